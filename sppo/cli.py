@@ -1,0 +1,30 @@
+"""``python -m sppo COMMAND ...``: a thin shell over the rooms of the package.
+
+Each command is a module with ``main(argv) -> int``; it is imported only when it is called, so that
+``python -m sppo --help`` stays instant and a command needs only its own optional extras.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Sequence
+
+#: command -> (module with ``main(argv)``, one line of help)
+COMMANDS: dict[str, tuple[str, str]] = {}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Dispatch to a command; returns the process's exit code."""
+    listing = "\n".join(f"  {name:<10} {summary}" for name, (_, summary) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m sppo",
+        description="Stable-Baselines3's PPO with the softmax surrogate of functional mirror ascent.",
+        epilog=f"commands:\n{listing}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="'COMMAND --help' lists them")
+    args = parser.parse_args(argv)
+    module, _ = COMMANDS[args.command]
+    return importlib.import_module(module).main(args.arguments)
