@@ -1,3 +1,35 @@
-"""sppo: Stable-Baselines3's PPO with the softmax surrogate of functional mirror ascent."""
+"""sppo: Stable-Baselines3's PPO with the softmax surrogate of functional mirror ascent.
+
+The names below are imported when they are first used: ``import sppo`` alone loads neither torch nor
+Stable-Baselines3, so that ``sppo.exact`` and ``sppo.bandits`` stand alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sppo.algorithms import SPPO, MaskableSPPO, RecurrentSPPO
 
 __version__ = "0.1.0"
+__all__ = ["SPPO", "MaskableSPPO", "RecurrentSPPO", "__version__"]
+
+#: public name -> module that defines it
+_HOMES = {
+    "SPPO": "sppo.algorithms",
+    "MaskableSPPO": "sppo.algorithms",
+    "RecurrentSPPO": "sppo.algorithms",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sppo' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,26 @@
+"""MaskableSPPO: sb3-contrib's MaskablePPO with the surrogates of functional mirror ascent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch as th
+from sb3_contrib import MaskablePPO
+
+from sppo.algorithms.common import SurrogateAlgorithm
+
+
+class MaskableSPPO(SurrogateAlgorithm, MaskablePPO):
+    """sPPO and its relatives for environments that forbid actions.
+
+    :class:`sb3_contrib.MaskablePPO`'s parameters, and :class:`sppo.SPPO`'s ``use_softmax``, ``eta`` and
+    ``clip_mode``. With ``use_softmax=False`` and no ``eta`` the trained weights equal MaskablePPO's bit
+    for bit.
+    """
+
+    run_name = "Maskable{}"
+
+    def _evaluate_actions(
+        self, data: Any, actions: th.Tensor
+    ) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
+        return self.policy.evaluate_actions(data.observations, actions, action_masks=data.action_masks)

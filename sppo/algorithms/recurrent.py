@@ -1,0 +1,30 @@
+"""RecurrentSPPO: sb3-contrib's RecurrentPPO with the surrogates of functional mirror ascent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch as th
+from sb3_contrib import RecurrentPPO
+
+from sppo.algorithms.common import SurrogateAlgorithm
+
+
+class RecurrentSPPO(SurrogateAlgorithm, RecurrentPPO):
+    """sPPO and its relatives for LSTM policies.
+
+    :class:`sb3_contrib.RecurrentPPO`'s parameters, and :class:`sppo.SPPO`'s ``use_softmax``, ``eta`` and
+    ``clip_mode``. With ``use_softmax=False`` and no ``eta`` the trained weights equal RecurrentPPO's bit
+    for bit.
+    """
+
+    run_name = "Recurrent{}"
+
+    def _evaluate_actions(
+        self, data: Any, actions: th.Tensor
+    ) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
+        return self.policy.evaluate_actions(data.observations, actions, data.lstm_states, data.episode_starts)
+
+    def _valid_samples(self, data: Any) -> th.Tensor:
+        # The buffer pads sequences of different lengths and marks the padding in a float mask.
+        return data.mask > 1e-8

@@ -1,0 +1,38 @@
+"""SPPO: Stable-Baselines3's PPO with the surrogates of functional mirror ascent."""
+
+from __future__ import annotations
+
+from stable_baselines3 import PPO
+
+from sppo.algorithms.common import SurrogateAlgorithm
+
+
+class SPPO(SurrogateAlgorithm, PPO):
+    """Proximal policy optimisation with a clipped log-ratio (sPPO), and its relatives.
+
+    Takes :class:`stable_baselines3.PPO`'s parameters, unchanged and in the same order, and three more,
+    keyword-only. Together they choose the surrogate:
+
+    ===================  =====================  =========================================
+    ``use_softmax``      clip (``clip_range``)  divergence (``clip_range=None, eta=...``)
+    ===================  =====================  =========================================
+    ``True`` (default)   sPPO                   sMDPO
+    ``False``            PPO                    MDPO
+    ===================  =====================  =========================================
+
+    With both a clip and an ``eta``, both are applied. With ``use_softmax=False`` and no ``eta`` the
+    trained weights equal :class:`stable_baselines3.PPO`'s bit for bit.
+
+    :param use_softmax: linearise the log-ratio of the policies instead of their ratio
+    :param eta: step size of the divergence from the old policy (smaller keeps closer), or a function of
+        the remaining progress (from 1 to 0); ``None`` leaves the divergence out
+    :param clip_mode: ``"two-sided"`` (the printed formula) gives a sample outside the clip's interval
+        no gradient; ``"one-sided"`` cuts it only where it would move further out, as PPO does. Without
+        effect when ``use_softmax=False``.
+
+    ``clip_range=None`` switches the clip off. For the other parameters see
+    :class:`stable_baselines3.PPO`.
+
+    A file saved by PPO loads here with the three parameters' defaults, unless
+    ``SPPO.load(path, use_softmax=...)`` says otherwise; a file saved here loads in ``PPO.load``.
+    """
