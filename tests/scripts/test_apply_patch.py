@@ -1,0 +1,191 @@
+"""The patches: our classes' training, exact reversal, and refusal of anything that does not fit."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "apply_patch.py"
+PATCHED_FILES = {
+    "stable-baselines3": ["stable_baselines3/ppo/ppo.py"],
+    "sb3-contrib": ["sb3_contrib/ppo_mask/ppo_mask.py", "sb3_contrib/ppo_recurrent/ppo_recurrent.py"],
+}
+
+#: Trains argv[1]'s class from one seed and prints a digest of every weight.
+TRAINING = """
+import hashlib, importlib, sys
+import torch as th
+from stable_baselines3.common.env_util import make_vec_env
+from environments import SpaceEnv
+
+th.set_num_threads(1)
+module, name, policy, action = sys.argv[1:5]
+algorithm = getattr(importlib.import_module(module), name)
+env = make_vec_env(SpaceEnv, n_envs=2, seed=5, env_kwargs={"action": action})
+kwargs = {"net_arch": [16]} | ({"lstm_hidden_size": 8} if "Lstm" in policy else {})
+model = algorithm(policy, env, n_steps=32, batch_size=16, n_epochs=3, seed=3, learning_rate=1e-2,
+                  policy_kwargs=kwargs, use_softmax=True, device="cpu")
+model.learn(192)
+digest = hashlib.sha256()
+for weights in model.policy.state_dict().values():
+    digest.update(weights.numpy().tobytes())
+source = importlib.import_module(algorithm.__mro__[0].__module__).__file__
+print(digest.hexdigest(), source)
+"""
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    """A copy of both installed packages, importable ahead of the installed ones."""
+    for name in ("stable_baselines3", "sb3_contrib"):
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        shutil.copytree(
+            Path(spec.origin).parent, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    return tmp_path
+
+
+def apply_patch(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def checksums(directory: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def train(algorithm: str, policy: str, action: str, path: list[Path]) -> tuple[str, str]:
+    """Digest of the trained weights and the file the class came from, computed in a fresh process."""
+    module, name = algorithm.rsplit(".", 1)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", TRAINING, module, name, policy, action]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert result.returncode == 0, result.stderr
+    digest, source = result.stdout.split()
+    return digest, source
+
+
+@pytest.mark.parametrize(
+    ("package", "upstream", "ours", "policy", "action"),
+    [
+        ("stable-baselines3", "stable_baselines3.PPO", "sppo.SPPO", "MlpPolicy", "box"),
+        ("sb3-contrib", "sb3_contrib.MaskablePPO", "sppo.MaskableSPPO", "MlpPolicy", "discrete"),
+        ("sb3-contrib", "sb3_contrib.RecurrentPPO", "sppo.RecurrentSPPO", "MlpLstmPolicy", "box"),
+    ],
+)
+def test_patched_upstream_trains_our_weights(
+    packages: Path, package: str, upstream: str, ours: str, policy: str, action: str
+) -> None:
+    result = apply_patch(package, "--target", packages)
+    assert result.returncode == 0, result.stderr
+    helpers = ROOT / "tests" / "algorithms"
+    patched_weights, source = train(upstream, policy, action, [packages, helpers])
+    assert source.startswith(str(packages)), "the unpatched class was trained"
+    our_weights, _ = train(ours, policy, action, [ROOT, helpers])
+    assert patched_weights == our_weights
+
+
+@pytest.mark.parametrize("package", PATCHED_FILES)
+def test_apply_changes_only_its_files_and_revert_restores_every_byte(packages: Path, package: str) -> None:
+    before = checksums(packages)
+    assert apply_patch(package, "--target", packages).returncode == 0
+    after = checksums(packages)
+    assert [name for name in before if before[name] != after[name]] == PATCHED_FILES[package]
+    assert before.keys() == after.keys()
+    assert apply_patch(package, "--target", packages, "--revert").returncode == 0
+    assert checksums(packages) == before
+
+
+@pytest.mark.parametrize("package", PATCHED_FILES)
+def test_twice_is_as_good_as_once(packages: Path, package: str) -> None:
+    nothing = apply_patch(package, "--target", packages, "--revert")
+    assert (nothing.returncode, "nothing to do" in nothing.stdout) == (0, True)
+    apply_patch(package, "--target", packages)
+    applied = checksums(packages)
+    again = apply_patch(package, "--target", packages)
+    assert (again.returncode, "already applied" in again.stdout) == (0, True)
+    assert checksums(packages) == applied
+
+
+def test_check_changes_nothing(packages: Path) -> None:
+    before = checksums(packages)
+    result = apply_patch("sb3-contrib", "--target", packages, "--check")
+    assert (result.returncode, "would apply cleanly" in result.stdout) == (0, True)
+    assert checksums(packages) == before
+
+
+def test_other_version_is_refused(packages: Path) -> None:
+    (packages / "stable_baselines3" / "version.txt").write_text("2.8.0\n")
+    before = checksums(packages)
+    result = apply_patch("stable-baselines3", "--target", packages)
+    assert result.returncode == 1
+    assert "2.8.0" in result.stderr
+    assert "2.9.2" in result.stderr
+    assert checksums(packages) == before
+
+
+@pytest.mark.parametrize("revert", [False, True])
+def test_edited_file_is_refused_and_nothing_is_half_applied(packages: Path, revert: bool) -> None:
+    """The second of two files does not fit: the first must stay as it was."""
+    if revert:
+        assert apply_patch("sb3-contrib", "--target", packages).returncode == 0
+    path = packages / PATCHED_FILES["sb3-contrib"][1]
+    path.write_text(path.read_text().replace("self.target_kl = target_kl", "self.target_kl = None"))
+    before = checksums(packages)
+    result = apply_patch("sb3-contrib", "--target", packages, *(["--revert"] if revert else []))
+    assert result.returncode == 1
+    assert "ppo_recurrent.py" in result.stderr
+    assert checksums(packages) == before
+
+
+def test_edits_elsewhere_in_a_fork_survive(packages: Path) -> None:
+    path = packages / PATCHED_FILES["stable-baselines3"][0]
+    path.write_text("# a fork's own header\n" + path.read_text())
+    forked = path.read_bytes()
+    assert apply_patch("stable-baselines3", "--target", packages).returncode == 0
+    assert path.read_bytes().startswith(b"# a fork's own header\n")
+    assert b"use_softmax" in path.read_bytes()
+    assert apply_patch("stable-baselines3", "--target", packages, "--revert").returncode == 0
+    assert path.read_bytes() == forked
+
+
+def test_failed_write_is_undone(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("apply_patch", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["apply_patch"] = module
+    spec.loader.exec_module(module)
+    before = checksums(packages)
+    replace, calls = os.replace, []
+
+    def failing_replace(source: str, target: Path) -> None:
+        calls.append(target)
+        if len(calls) == 2:
+            raise OSError("disk full")
+        replace(source, target)
+
+    monkeypatch.setattr(module.os, "replace", failing_replace)
+    assert module.main(["sb3-contrib", "--target", str(packages)]) == 1
+    assert len(calls) == 2
+    assert checksums(packages) == before
+
+
+def test_missing_package_is_named(tmp_path: Path) -> None:
+    result = apply_patch("stable-baselines3", "--target", tmp_path)
+    assert result.returncode == 1
+    assert "stable_baselines3" in result.stderr
