@@ -77,5 +77,30 @@ class SpaceEnv(gym.Env):
         return np.concatenate(masks)
 
 
-if "SppoSpace-v0" not in gym.registry:
-    register("SppoSpace-v0", entry_point=SpaceEnv)
+class ForbiddingEnv(gym.Env):
+    """One action of four is allowed, another one each step; any other raises."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = spaces.Discrete(4)
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def action_masks(self) -> np.ndarray:
+        return np.arange(4) == self._steps % 4
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        if not self.action_masks()[action]:
+            raise RuntimeError(f"forbidden action {action} at step {self._steps}")
+        self._steps += 1
+        return np.zeros(2, np.float32), 1.0, self._steps >= 10, False, {}
+
+
+for _name, _environment in {"SppoForbidding-v0": ForbiddingEnv}.items():
+    if _name not in gym.registry:
+        register(_name, entry_point=_environment)

@@ -1,0 +1,143 @@
+"""RL Zoo with sppo's algorithms: ``python -m sppo.zoo train --algo sppo --env HalfCheetah-v5``.
+
+Registers ``sppo``, ``sppo_lstm`` and ``sppo_mask`` beside the zoo's own algorithms and runs the zoo's
+``train``, ``enjoy`` or plotting scripts, with their own options. Unless ``--conf-file`` says otherwise
+the hyperparameters come from ``sppo/hyperparams/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
+from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+from stable_baselines3.common.callbacks import EvalCallback
+from stable_baselines3.common.vec_env import VecEnv
+
+from sppo.algorithms import SPPO, MaskableSPPO, RecurrentSPPO
+
+try:
+    from rl_zoo3 import exp_manager, hyperparams_opt
+    from rl_zoo3 import utils as zoo_utils
+except ImportError as error:
+    raise ImportError('sppo.zoo needs the RL Zoo: pip install "sppo[zoo]"') from error
+
+HYPERPARAMS = Path(__file__).parent / "hyperparams"
+
+#: zoo script -> module with a function of the same name
+SCRIPTS = {
+    "train": "rl_zoo3.train",
+    "enjoy": "rl_zoo3.enjoy",
+    "plot_train": "rl_zoo3.plots.plot_train",
+    "plot_from_file": "rl_zoo3.plots.plot_from_file",
+    "all_plots": "rl_zoo3.plots.all_plots",
+}
+
+
+class ZooMaskableSPPO(MaskableSPPO):
+    """MaskableSPPO as the zoo calls it, which knows nothing of masks.
+
+    Masks come from the environment; an environment that offers none is trained without.
+    """
+
+    #: the environment that ``enjoy`` plays in; ``predict`` asks it for masks
+    test_env: VecEnv | None = None
+
+    def learn(self, *args: Any, **kwargs: Any) -> ZooMaskableSPPO:  # type: ignore[override]
+        return super().learn(*args, use_masking=is_masking_supported(self.env), **kwargs)
+
+    def predict(  # type: ignore[override]
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> Any:
+        env = type(self).test_env
+        if action_masks is None and env is not None and is_masking_supported(env):
+            action_masks = get_action_masks(env)
+        return super().predict(observation, state, episode_start, deterministic, action_masks)
+
+
+ALGORITHMS = {"sppo": SPPO, "sppo_lstm": RecurrentSPPO, "sppo_mask": ZooMaskableSPPO}
+
+
+class ExperimentManager(exp_manager.ExperimentManager):
+    """The zoo's experiment manager, which also evaluates with masks."""
+
+    def __init__(self, args: argparse.Namespace, algo: str, *others: Any, **kwargs: Any) -> None:
+        if algo in ALGORITHMS and kwargs.get("config") is None:
+            kwargs["config"] = str(HYPERPARAMS / f"{algo}.yml")
+        super().__init__(args, algo, *others, **kwargs)
+        if algo == "sppo_mask" and self.optimize_hyperparameters:
+            raise ValueError(
+                "the zoo's hyperparameter optimisation evaluates without action masks: "
+                "optimise with --algo sppo, or write the study with sb3-contrib's MaskableEvalCallback"
+            )
+
+    def create_callbacks(self) -> None:
+        super().create_callbacks()
+        if self.algo == "sppo_mask":
+            self.callbacks = [_with_masks(callback) for callback in self.callbacks]
+
+
+def _with_masks(callback: Any) -> Any:
+    """The same evaluation with masks, where the environment offers them."""
+    if not isinstance(callback, EvalCallback) or not is_masking_supported(callback.eval_env):
+        return callback
+    return MaskableEvalCallback(
+        callback.eval_env,
+        callback_on_new_best=callback.callback_on_new_best,
+        n_eval_episodes=callback.n_eval_episodes,
+        eval_freq=callback.eval_freq,
+        log_path=None if callback.log_path is None else str(Path(callback.log_path).parent),
+        best_model_save_path=callback.best_model_save_path,
+        deterministic=callback.deterministic,
+    )
+
+
+def register() -> None:
+    """Make the algorithms known to the zoo of this process; safe to call twice."""
+    zoo_utils.ALGOS.update(ALGORITHMS)
+    for ours, theirs in {"sppo": "ppo", "sppo_lstm": "ppo_lstm"}.items():
+        for table in (hyperparams_opt.HYPERPARAMS_SAMPLER, hyperparams_opt.HYPERPARAMS_CONVERTER):
+            table.setdefault(ours, table[theirs])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one of the zoo's scripts with our algorithms registered."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] not in SCRIPTS:
+        print(f"usage: python -m sppo.zoo {{{','.join(SCRIPTS)}}} [the zoo's options]", file=sys.stderr)
+        return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
+    script, *options = arguments
+    register()
+    module: Any = importlib.import_module(SCRIPTS[script])
+    if script == "train":
+        module.ExperimentManager = ExperimentManager
+    elif script == "enjoy":
+        module.create_test_env = _remembering_test_env
+    # The zoo's scripts read sys.argv themselves.
+    sys.argv = [f"sppo.zoo {script}", *options]
+    getattr(module, script)()
+    return 0
+
+
+def _remembering_test_env(*args: Any, **kwargs: Any) -> VecEnv:
+    ZooMaskableSPPO.test_env = zoo_utils.create_test_env(*args, **kwargs)
+    return ZooMaskableSPPO.test_env
+
+
+if __name__ == "__main__":
+    # Run the importable module, not this `__main__` copy of it, so that classes are pickled by a name
+    # that other programs can import.
+    from sppo.zoo import main as zoo_main
+
+    sys.exit(zoo_main())

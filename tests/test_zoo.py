@@ -1,0 +1,103 @@
+"""The RL Zoo trains and plays our algorithms, with our hyperparameters, beside its own."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from stable_baselines3.common.env_util import make_vec_env
+
+import sppo
+
+ROOT = Path(__file__).resolve().parents[1]
+MUJOCO = ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Ant-v5", "Humanoid-v5"]
+
+
+def zoo(directory: Path, *arguments: str) -> str:
+    paths = [str(ROOT), str(ROOT / "tests" / "algorithms")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "sppo.zoo", *arguments]
+    result = subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "sppo",
+        pytest.param("sppo_lstm", marks=pytest.mark.slow),
+        pytest.param("sppo_mask", marks=pytest.mark.slow),
+    ],
+)
+def test_train_and_enjoy(algorithm: str, tmp_path: Path) -> None:
+    options = ["--algo", algorithm, "--env", "CartPole-v1", "-f", "logs"]
+    output = zoo(tmp_path, "train", *options, "-n", "512", "--eval-freq", "300", "-P", "--seed", "1")
+    assert f"{algorithm}.yml" in output
+    assert (tmp_path / "logs" / algorithm / "CartPole-v1_1" / "CartPole-v1.zip").is_file()
+    assert (tmp_path / "logs" / algorithm / "CartPole-v1_1" / "evaluations.npz").is_file()
+    assert "Mean reward" in zoo(tmp_path, "enjoy", *options, "-n", "60", "--no-render")
+
+
+def test_masks_reach_training_evaluation_and_enjoy(tmp_path: Path) -> None:
+    """The environment raises at a forbidden action, so finishing proves that masks were used."""
+    options = ["--algo", "sppo_mask", "--env", "SppoForbidding-v0", "--gym-packages", "environments"]
+    zoo(
+        tmp_path,
+        "train",
+        *options,
+        *("-f", "logs", "-n", "64", "--eval-freq", "32", "--eval-episodes", "2"),
+        *("-params", "n_steps:32", "batch_size:16", "n_epochs:1"),
+    )
+    assert (tmp_path / "logs/sppo_mask/SppoForbidding-v0_1/evaluations.npz").is_file()
+    output = zoo(tmp_path, "enjoy", *options, "-f", "logs", "-n", "40", "--no-render", "--stochastic")
+    assert "Mean reward: 10.00" in output
+
+
+def test_own_hyperparameters_and_the_zoos_algorithms_still_work(tmp_path: Path) -> None:
+    (tmp_path / "mine.yml").write_text(
+        "CartPole-v1: {policy: MlpPolicy, n_timesteps: 64, n_steps: 32, batch_size: 16, n_epochs: 1,"
+        " clip_mode: one-sided, eta: 2.0}\n"
+    )
+    options = ["--env", "CartPole-v1", "-f", "logs", "--eval-freq", "-1"]
+    output = zoo(tmp_path, "train", "--algo", "sppo", "--conf-file", "mine.yml", *options)
+    assert "mine.yml" in output
+    model = sppo.SPPO.load(
+        tmp_path / "logs/sppo/CartPole-v1_1/CartPole-v1.zip",
+        custom_objects={"learning_rate": 0.0, "lr_schedule": lambda _: 0.0, "clip_range": 0.2},
+    )
+    assert (model.clip_mode, model.eta(1.0)) == ("one-sided", 2.0)
+    zoo(tmp_path, "train", "--algo", "ppo", "-n", "64", *options)
+    assert (tmp_path / "logs/ppo/CartPole-v1_1/CartPole-v1.zip").is_file()
+
+
+@pytest.mark.parametrize("algorithm", ["sppo", "sppo_lstm"])
+def test_hyperparameters_cover_the_benchmark(algorithm: str) -> None:
+    """Each entry builds a model: no misspelt parameter, a policy that fits."""
+    path = Path(sppo.__file__).parent / "hyperparams" / f"{algorithm}.yml"
+    entries = yaml.safe_load(path.read_text())
+    assert {*MUJOCO, "CartPole-v1", "Pendulum-v1", "default"} <= entries.keys()
+    zoo_module = importlib.import_module("sppo.zoo")
+    not_the_models = {"n_timesteps", "n_envs", "normalize", "policy", "policy_kwargs", "learning_rate"}
+    for name, entry in entries.items():
+        if name in ("Humanoid-v5", "Ant-v5"):  # same keys as HalfCheetah-v5, slower to build
+            assert entry.keys() == entries["HalfCheetah-v5"].keys()
+            continue
+        parameters = {key: value for key, value in entry.items() if key not in not_the_models}
+        if isinstance(parameters.get("clip_range"), str):
+            parameters["clip_range"] = float(parameters["clip_range"].removeprefix("lin_"))
+        env = make_vec_env("CartPole-v1" if name == "default" else name, n_envs=entry.get("n_envs", 1))
+        zoo_module.ALGORITHMS[algorithm](entry["policy"], env, **parameters)
+
+
+def test_unknown_script_prints_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    zoo_module = importlib.import_module("sppo.zoo")
+    assert zoo_module.main(["fly"]) == 2
+    assert "train" in capsys.readouterr().err
