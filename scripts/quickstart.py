@@ -44,12 +44,19 @@ class Outcome:
     log_ratio: float
 
 
-class EpisodeRecorder(BaseCallback):
-    """Keeps the undiscounted, unnormalised return of every finished training episode."""
+class Recorder(BaseCallback):
+    """Keeps the raw return of every finished training episode, and how hard each update was clipped."""
 
     def __init__(self) -> None:
         super().__init__()
         self.episodes: list[tuple[int, float]] = []
+        self.updates: list[tuple[float, float]] = []
+
+    def _on_rollout_start(self) -> None:
+        # What the last update recorded has not been written out yet.
+        logged = self.logger.name_to_value
+        if "train/clip_fraction" in logged:
+            self.updates.append((logged["train/clip_fraction"], logged["train/log_ratio_abs_max"]))
 
     def _on_step(self) -> bool:
         for info in self.locals["infos"]:
@@ -72,7 +79,7 @@ def train(name: str, use_softmax: bool, args: argparse.Namespace, log_directory:
         tensorboard_log=str(log_directory),
         seed=args.seed,
     )
-    recorder = EpisodeRecorder()
+    recorder = Recorder()
     start = time.perf_counter()
     model.learn(args.steps, callback=recorder, progress_bar=True)
     seconds = time.perf_counter() - start
@@ -80,15 +87,15 @@ def train(name: str, use_softmax: bool, args: argparse.Namespace, log_directory:
     env.training, env.norm_reward = False, False
     returns, _ = evaluate_policy(model, env, n_eval_episodes=10, return_episode_rewards=True)
     steps, episode_returns = np.array(recorder.episodes or [(0, np.nan)]).T
-    logged = model.logger.name_to_value
+    clip_fraction, log_ratio = np.array(recorder.updates or [(np.nan, np.nan)]).T
     return Outcome(
         name,
         steps,
         episode_returns,
         (float(np.mean(returns)), float(np.std(returns))),
         seconds,
-        logged["train/clip_fraction"],
-        logged["train/log_ratio_abs_max"],
+        float(clip_fraction.mean()),
+        float(log_ratio.max()),
     )
 
 
@@ -99,8 +106,8 @@ def comparison_table(outcomes: list[Outcome], title: str) -> Table:
     rows = {
         "evaluation, 10 episodes": lambda o: f"{o.evaluation[0]:.0f} ± {o.evaluation[1]:.0f}",
         "training, last 20 episodes": lambda o: f"{np.mean(o.returns[-20:]):.0f}",
-        "clipped samples, last batch": lambda o: f"{o.clip_fraction:.1%}",
-        "largest |log-ratio|, last batch": lambda o: f"{o.log_ratio:.2f}",
+        "clipped samples": lambda o: f"{o.clip_fraction:.1%}",
+        "largest |log-ratio|": lambda o: f"{o.log_ratio:.2f}",
         "training time": lambda o: f"{o.seconds:.0f} s",
     }
     for label, cell in rows.items():
@@ -109,15 +116,19 @@ def comparison_table(outcomes: list[Outcome], title: str) -> Table:
 
 
 def draw(outcomes: list[Outcome], title: str, path: Path) -> None:
-    """Every episode as a dot, and their running mean as the learning curve."""
+    """Mean and range of the episodes that ended in each thirtieth of the training."""
     figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    last = max(outcome.timesteps[-1] for outcome in outcomes)
+    edges = np.linspace(0, last, min(30, max(len(set(outcomes[0].timesteps)), 1)) + 1)
     for outcome in outcomes:
-        colour, window = COLOURS[outcome.name], 10
-        axis.plot(outcome.timesteps, outcome.returns, ".", ms=3, alpha=0.25, color=colour)
-        if len(outcome.returns) >= window:
-            mean = np.convolve(outcome.returns, np.ones(window) / window, mode="valid")
-            axis.plot(outcome.timesteps[window - 1 :], mean, color=colour, lw=2, label=outcome.name)
-    axis.set(title=title, xlabel="environment steps", ylabel="episode return (running mean of 10)")
+        bins = np.digitize(outcome.timesteps, edges[1:], right=True)
+        groups = [outcome.returns[bins == index] for index in np.unique(bins)]
+        where = [outcome.timesteps[bins == index].mean() for index in np.unique(bins)]
+        colour = COLOURS[outcome.name]
+        lowest, highest = [group.min() for group in groups], [group.max() for group in groups]
+        axis.fill_between(where, lowest, highest, color=colour, alpha=0.15, lw=0)
+        axis.plot(where, [group.mean() for group in groups], "o-", ms=3, color=colour, label=outcome.name)
+    axis.set(title=title, xlabel="environment steps", ylabel="return of training episodes (mean, range)")
     axis.grid(alpha=0.3)
     axis.legend()
     figure.savefig(path, dpi=150)

@@ -49,10 +49,11 @@ class ZooMaskableSPPO(MaskableSPPO):
     #: the environment that ``enjoy`` plays in; ``predict`` asks it for masks
     test_env: VecEnv | None = None
 
-    def learn(self, *args: Any, **kwargs: Any) -> ZooMaskableSPPO:  # type: ignore[override]
+    def learn(self, *args: Any, **kwargs: Any) -> ZooMaskableSPPO:
+        assert self.env is not None
         return super().learn(*args, use_masking=is_masking_supported(self.env), **kwargs)
 
-    def predict(  # type: ignore[override]
+    def predict(
         self,
         observation: Any,
         state: Any = None,
@@ -106,9 +107,12 @@ def _with_masks(callback: Any) -> Any:
 def register() -> None:
     """Make the algorithms known to the zoo of this process; safe to call twice."""
     zoo_utils.ALGOS.update(ALGORITHMS)
-    for ours, theirs in {"sppo": "ppo", "sppo_lstm": "ppo_lstm"}.items():
-        for table in (hyperparams_opt.HYPERPARAMS_SAMPLER, hyperparams_opt.HYPERPARAMS_CONVERTER):
-            table.setdefault(ours, table[theirs])
+    tables: list[dict[str, Any]] = [
+        hyperparams_opt.HYPERPARAMS_SAMPLER,
+        hyperparams_opt.HYPERPARAMS_CONVERTER,
+    ]
+    for table in tables:
+        table.update(sppo=table["ppo"], sppo_lstm=table["ppo_lstm"])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -42,7 +42,7 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
     #: the upstream class's own name for its runs, with ``{}`` in place of the surrogate's
     run_name: ClassVar[str] = "{}"
 
-    batch_size: int
+    batch_size: Any
     n_epochs: int
     normalize_advantage: bool
     target_kl: float | None
@@ -125,7 +125,7 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
             )
         return Surrogate(self.use_softmax, self.clip_range(progress), eta, self.clip_mode)
 
-    def learn(  # type: ignore[override]
+    def learn(
         self: SelfSurrogateAlgorithm,
         total_timesteps: int,
         callback: MaybeCallback = None,

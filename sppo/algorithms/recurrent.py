@@ -23,7 +23,8 @@ class RecurrentSPPO(SurrogateAlgorithm, RecurrentPPO):
     def _evaluate_actions(
         self, data: Any, actions: th.Tensor
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
-        return self.policy.evaluate_actions(data.observations, actions, data.lstm_states, data.episode_starts)
+        evaluate: Any = self.policy.evaluate_actions
+        return evaluate(data.observations, actions, data.lstm_states, data.episode_starts)
 
     def _valid_samples(self, data: Any) -> th.Tensor:
         # The buffer pads sequences of different lengths and marks the padding in a float mask.

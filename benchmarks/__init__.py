@@ -1,0 +1,1 @@
+"""Measurements, side by side; results/ holds the data behind every published number."""
