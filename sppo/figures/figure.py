@@ -1,0 +1,99 @@
+"""What a figure is: numbers first (named tables), a picture drawn from nothing but those tables.
+
+A figure module exposes ``FIGURES: dict[str, Figure]``. ``compute`` does all the work and returns plain
+tables; ``draw`` turns tables into a matplotlib figure and must not compute results, so that a picture can
+be redrawn from its committed CSV files.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as MplFigure
+
+#: A table: column name -> equal-length one-dimensional column (numbers or strings).
+Table = Mapping[str, npt.NDArray[Any] | Sequence[Any]]
+Tables = Mapping[str, Table]
+
+
+class Compute(Protocol):
+    """``compute(quick, progress)`` -> named tables."""
+
+    def __call__(self, quick: bool, progress: bool) -> dict[str, Table]: ...
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure: how to compute its tables and how to draw them.
+
+    :param name: command-line name, also the stem of every file written
+    :param title: one line for ``--help`` and the picture's metadata
+    :param compute: ``compute(quick, progress)`` -> named tables; ``quick`` shrinks the experiment
+    :param draw: ``draw(tables)`` -> matplotlib figure
+    """
+
+    name: str
+    title: str
+    compute: Compute
+    draw: Callable[[Tables], MplFigure]
+
+
+def write_table(table: Table, path: Path) -> None:
+    """Write a table as CSV; floats with every digit, so that reading it back gives the same numbers."""
+    columns = {name: np.asarray(column) for name, column in table.items()}
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"the columns of a table have one length, not {lengths}")
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+
+
+def read_table(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Read what :func:`write_table` wrote: integer, float and string columns keep their kind."""
+    with path.open(newline="") as file:
+        rows = list(csv.reader(file))
+    header, body = rows[0], rows[1:]
+    columns = zip(*body, strict=True) if body else ((),) * len(header)
+    return {name: _parse(column) for name, column in zip(header, columns, strict=True)}
+
+
+def _parse(column: Sequence[str]) -> npt.NDArray[Any]:
+    for kind in (int, float):
+        try:
+            return np.array([kind(cell) for cell in column], dtype=kind)
+        except ValueError:
+            continue
+    return np.array(column)
+
+
+def where(table: Table, **equals: Any) -> dict[str, npt.NDArray[Any]]:
+    """Rows of ``table`` whose columns equal the given values."""
+    columns = {name: np.asarray(column) for name, column in table.items()}
+    keep = np.ones(len(next(iter(columns.values()))), dtype=bool)
+    for name, value in equals.items():
+        keep &= columns[name] == value
+    return {name: column[keep] for name, column in columns.items()}
+
+
+def stack(rows: Sequence[Mapping[str, Any]]) -> dict[str, npt.NDArray[Any]]:
+    """A table from a list of records with the same keys."""
+    if not rows:
+        raise ValueError("a table needs at least one row")
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+def power_label(value: float) -> str:
+    """``2^-3`` for powers of two (in mathtext), the plain number otherwise."""
+    exponent = math.log2(value) if value > 0 else math.nan
+    return f"$2^{{{round(exponent)}}}$" if exponent == round(exponent) else f"{value:g}"
