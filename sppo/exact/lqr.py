@@ -1,0 +1,285 @@
+"""Linear-quadratic problems: policies whose Q-function is known exactly, for value gradients.
+
+Dynamics s' = A s + B a + w with w ~ N(0, W), reward r(s, a) = −sᵀQs − aᵀRa, discount γ, s_0 ~ N(0, S_0).
+A policy is a linear map of state and noise, the functional representation of Appendix A of the FMA-PG paper:
+a = f(s, ε) = K s + L ε with ε ~ N(0, I); L = 0 is a deterministic policy. Everything below is exact:
+
+* V(s) = −sᵀPs − c, with P = Q + KᵀRK + γ (A + BK)ᵀ P (A + BK) (a Lyapunov equation);
+* Q(s, a) = −sᵀQs − aᵀRa + γ E V(As + Ba + w), with Hessian −2G in the action, G = R + γBᵀPB;
+* ∇_a Q(s, a) at a = f(s, ε) is −2 (E s + G L ε), with E = GK + γBᵀPA;
+* J = E Σ_t γᵗ r_t = E V(s_0), and the second moment of the occupancy, Σ = E Σ_t γᵗ s_t s_tᵀ, solves
+  Σ = S_0 + γh (BLLᵀBᵀ + W) + γ (A + BK) Σ (A + BK)ᵀ. The occupancy d here is not normalised: its mass is
+  h = 1 / (1 − γ), so that J = E_d[r].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import solve_discrete_are, solve_discrete_lyapunov
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class UnstablePolicyError(ValueError):
+    """The discounted return of a policy is −∞: the spectral radius of √γ (A + BK) is not below 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearGaussianPolicy:
+    """The map f(s, ε) = K s + L ε.
+
+    :param gain: K, shape (actions, states)
+    :param scale: L, shape (actions, noises); zero for a deterministic policy
+    """
+
+    gain: FloatArray
+    scale: FloatArray
+
+    def __call__(self, state: FloatArray, noise: FloatArray) -> FloatArray:
+        """Actions for states (..., n) and noises (..., q)."""
+        return state @ self.gain.T + noise @ self.scale.T
+
+    def moved(self, gain_step: FloatArray, scale_step: FloatArray) -> LinearGaussianPolicy:
+        """The policy whose parameters differ from these by the given steps."""
+        return LinearGaussianPolicy(self.gain + gain_step, self.scale + scale_step)
+
+
+@dataclass(frozen=True, eq=False)
+class LQREvaluation:
+    """Exact quantities of one policy; the symbols are those of the module's docstring.
+
+    :param policy: the policy evaluated
+    :param value: J
+    :param value_matrix: P, shape (n, n)
+    :param value_constant: c
+    :param action_curvature: G, shape (p, p)
+    :param gain_residual: E, shape (p, n); zero for the optimal gain
+    :param state_moment: Σ, shape (n, n)
+    """
+
+    problem: LQR
+    policy: LinearGaussianPolicy
+    value: float
+    value_matrix: FloatArray
+    value_constant: float
+    action_curvature: FloatArray
+    gain_residual: FloatArray
+    state_moment: FloatArray
+
+    def v(self, state: FloatArray) -> FloatArray:
+        """V(s) for states of shape (..., n)."""
+        return -np.einsum("...i,ij,...j->...", state, self.value_matrix, state) - self.value_constant
+
+    def q(self, state: FloatArray, action: FloatArray) -> FloatArray:
+        """Q(s, a) for states (..., n) and actions (..., p)."""
+        problem = self.problem
+        following = state @ problem.dynamics.T + action @ problem.control.T
+        spread = np.trace(problem.noise_covariance @ self.value_matrix)
+        return problem.reward(state, action) + problem.gamma * (self.v(following) - spread)
+
+    def action_gradient(self, state: FloatArray, action: FloatArray) -> FloatArray:
+        """∇_a Q(s, a) for states (..., n) and actions (..., p)."""
+        problem = self.problem
+        cross = problem.gamma * problem.control.T @ self.value_matrix @ problem.dynamics
+        return -2 * (action @ self.action_curvature.T + state @ cross.T)
+
+    def gradient(self) -> tuple[FloatArray, FloatArray]:
+        """(∂J/∂K, ∂J/∂L) = (−2EΣ, −2hGL): the deterministic (L = 0) or stochastic value gradient."""
+        scale_gradient = -2 * self.problem.horizon * self.action_curvature @ self.policy.scale
+        return -2 * self.gain_residual @ self.state_moment, scale_gradient
+
+
+@dataclass(frozen=True, eq=False)
+class LQR:
+    """A linear-quadratic problem; build it with :func:`lqr`, which checks the matrices.
+
+    :param dynamics: A, shape (n, n)
+    :param control: B, shape (n, p)
+    :param state_cost: Q, shape (n, n), positive definite
+    :param action_cost: R, shape (p, p), positive definite
+    :param gamma: discount γ
+    :param initial_covariance: S_0, shape (n, n), positive definite
+    :param noise_covariance: W, shape (n, n)
+    """
+
+    dynamics: FloatArray
+    control: FloatArray
+    state_cost: FloatArray
+    action_cost: FloatArray
+    gamma: float
+    initial_covariance: FloatArray
+    noise_covariance: FloatArray
+
+    @property
+    def horizon(self) -> float:
+        """h = 1 / (1 − γ), the mass of the occupancy."""
+        return 1 / (1 - self.gamma)
+
+    def reward(self, state: FloatArray, action: FloatArray) -> FloatArray:
+        """r(s, a) = −sᵀQs − aᵀRa for states (..., n) and actions (..., p)."""
+        state_part = np.einsum("...i,ij,...j->...", state, self.state_cost, state)
+        return -state_part - np.einsum("...i,ij,...j->...", action, self.action_cost, action)
+
+    def policy(self, gain: npt.ArrayLike | None = None, scale: Any = 0.0) -> LinearGaussianPolicy:
+        """A policy of this problem's shape.
+
+        :param gain: K; zero if left out
+        :param scale: L; a number stands for that multiple of the identity
+        """
+        states, actions = self.control.shape
+        gain_matrix = np.zeros((actions, states)) if gain is None else np.array(gain, dtype=np.float64)
+        scale_matrix = np.array(scale, dtype=np.float64)
+        if scale_matrix.ndim == 0:
+            scale_matrix = scale_matrix * np.eye(actions)
+        if gain_matrix.shape != (actions, states):
+            raise ValueError(f"gain must have shape ({actions}, {states}), not {gain_matrix.shape}")
+        if scale_matrix.ndim != 2 or scale_matrix.shape[0] != actions:
+            raise ValueError(f"scale must be a number or have {actions} rows, not shape {scale_matrix.shape}")
+        if not (np.isfinite(gain_matrix).all() and np.isfinite(scale_matrix).all()):
+            raise ValueError("the policy has entries that are not finite")
+        return LinearGaussianPolicy(gain_matrix, scale_matrix)
+
+    def spectral_radius(self, policy: LinearGaussianPolicy) -> float:
+        """Of √γ (A + BK); the policy's return is finite if and only if it is below 1."""
+        closed_loop = self.dynamics + self.control @ policy.gain
+        if not np.isfinite(closed_loop).all():
+            return np.inf
+        return float(np.sqrt(self.gamma) * np.abs(np.linalg.eigvals(closed_loop)).max())
+
+    def evaluate(self, policy: LinearGaussianPolicy) -> LQREvaluation:
+        """All exact quantities of a policy; raises :class:`UnstablePolicyError` if its return is −∞."""
+        radius = self.spectral_radius(policy)
+        if not radius < 1:
+            raise UnstablePolicyError(
+                f"the return is infinitely low: √γ (A + BK) has spectral radius {radius:.6g}, not below 1"
+            )
+        gain, scale, control, gamma = policy.gain, policy.scale, self.control, self.gamma
+        closed_loop = np.sqrt(gamma) * (self.dynamics + control @ gain)
+        value_matrix = _lyapunov(closed_loop.T, self.state_cost + gain.T @ self.action_cost @ gain)
+        source = self.initial_covariance + gamma * self.horizon * (
+            control @ scale @ scale.T @ control.T + self.noise_covariance
+        )
+        curvature = self.action_cost + gamma * control.T @ value_matrix @ control
+        constant = self.horizon * float(
+            np.trace(scale.T @ curvature @ scale) + gamma * np.trace(self.noise_covariance @ value_matrix)
+        )
+        return LQREvaluation(
+            problem=self,
+            policy=policy,
+            value=-float(np.trace(self.initial_covariance @ value_matrix)) - constant,
+            value_matrix=value_matrix,
+            value_constant=constant,
+            action_curvature=curvature,
+            gain_residual=curvature @ gain + gamma * control.T @ value_matrix @ self.dynamics,
+            state_moment=_lyapunov(closed_loop, source),
+        )
+
+    def optimal(self) -> LQREvaluation:
+        """The best policy, deterministic, from the Riccati equation of (√γ A, √γ B, Q, R)."""
+        root = np.sqrt(self.gamma)
+        value_matrix = solve_discrete_are(
+            root * self.dynamics, root * self.control, self.state_cost, self.action_cost
+        )
+        curvature = self.action_cost + self.gamma * self.control.T @ value_matrix @ self.control
+        gain = -np.linalg.solve(curvature, self.gamma * self.control.T @ value_matrix @ self.dynamics)
+        return self.evaluate(self.policy(gain))
+
+
+def lqr(
+    dynamics: npt.ArrayLike,
+    control: npt.ArrayLike,
+    state_cost: npt.ArrayLike,
+    action_cost: npt.ArrayLike,
+    *,
+    gamma: float,
+    initial_covariance: npt.ArrayLike | None = None,
+    noise_covariance: npt.ArrayLike | None = None,
+) -> LQR:
+    """Build and check a linear-quadratic problem.
+
+    :param dynamics: A, shape (n, n)
+    :param control: B, shape (n, p)
+    :param state_cost: Q, symmetric positive definite, shape (n, n)
+    :param action_cost: R, symmetric positive definite, shape (p, p)
+    :param gamma: discount γ in (0, 1)
+    :param initial_covariance: S_0, symmetric positive definite; the identity by default
+    :param noise_covariance: W, symmetric positive semi-definite; zero by default
+    """
+    a, b = _matrix("dynamics", dynamics), _matrix("control", control)
+    states = len(a)
+    if a.shape != (states, states):
+        raise ValueError(f"dynamics must be square, not {a.shape}")
+    if b.shape[0] != states or b.shape[1] == 0:
+        raise ValueError(f"control must have {states} rows, one per state, and a column, not {b.shape}")
+    if not 0 < gamma < 1:
+        raise ValueError(f"gamma must be strictly between 0 and 1, not {gamma!r}")
+    start = np.eye(states) if initial_covariance is None else initial_covariance
+    noise = np.zeros((states, states)) if noise_covariance is None else noise_covariance
+    return LQR(
+        dynamics=a,
+        control=b,
+        state_cost=_symmetric("state_cost", state_cost, states, definite=True),
+        action_cost=_symmetric("action_cost", action_cost, b.shape[1], definite=True),
+        gamma=float(gamma),
+        initial_covariance=_symmetric("initial_covariance", start, states, definite=True),
+        noise_covariance=_symmetric("noise_covariance", noise, states, definite=False),
+    )
+
+
+def double_integrator(*, step: float = 0.2, gamma: float = 0.95) -> LQR:
+    """A unit mass on a line, pushed by a force: position and velocity, Euler steps of length ``step``."""
+    dynamics = np.array([[1.0, step], [0.0, 1.0]])
+    return lqr(dynamics, np.array([[0.0], [step]]), np.eye(2), 0.1 * np.eye(1), gamma=gamma)
+
+
+def random_lqr(
+    seed: int, *, states: int = 3, actions: int = 2, gamma: float = 0.9, radius: float = 0.95
+) -> LQR:
+    """A random problem whose uncontrolled dynamics have the given spectral radius, with process noise."""
+    rng = np.random.default_rng(seed)
+    dynamics = rng.standard_normal((states, states))
+    dynamics *= radius / np.abs(np.linalg.eigvals(dynamics)).max()
+    factors = rng.standard_normal((4, max(states, actions), max(states, actions)))
+    products = factors @ factors.transpose(0, 2, 1) / factors.shape[-1] + 0.1 * np.eye(factors.shape[-1])
+    return lqr(
+        dynamics,
+        rng.standard_normal((states, actions)),
+        products[0, :states, :states],
+        products[1, :actions, :actions],
+        gamma=gamma,
+        initial_covariance=products[2, :states, :states],
+        noise_covariance=0.1 * products[3, :states, :states],
+    )
+
+
+def _lyapunov(transition: FloatArray, source: FloatArray) -> FloatArray:
+    """The symmetric X = T X Tᵀ + S."""
+    solution = solve_discrete_lyapunov(transition, source)
+    return (solution + solution.T) / 2
+
+
+def _matrix(name: str, value: npt.ArrayLike) -> FloatArray:
+    matrix = np.array(value, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.size == 0:
+        raise ValueError(f"{name} must be a matrix, not an array of shape {matrix.shape}")
+    if not np.isfinite(matrix).all():
+        raise ValueError(f"{name} has entries that are not finite")
+    return matrix
+
+
+def _symmetric(name: str, value: npt.ArrayLike, size: int, *, definite: bool) -> FloatArray:
+    matrix = _matrix(name, value)
+    if matrix.shape != (size, size):
+        raise ValueError(f"{name} must have shape ({size}, {size}), not {matrix.shape}")
+    if not np.allclose(matrix, matrix.T, rtol=1e-10, atol=1e-12):
+        raise ValueError(f"{name} must be symmetric")
+    least = np.linalg.eigvalsh(matrix)[0]
+    if definite and least <= 0:
+        raise ValueError(f"{name} must be positive definite; its smallest eigenvalue is {least:.3g}")
+    if least < -1e-12 * max(1.0, np.abs(matrix).max()):
+        raise ValueError(f"{name} must be positive semi-definite; its smallest eigenvalue is {least:.3g}")
+    return (matrix + matrix.T) / 2
