@@ -14,6 +14,7 @@ a = f(s, ε) = K s + L ε with ε ~ N(0, I); L = 0 is a deterministic policy. Ev
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -230,10 +231,14 @@ def lqr(
     )
 
 
-def double_integrator(*, step: float = 0.2, gamma: float = 0.95) -> LQR:
-    """A unit mass on a line, pushed by a force: position and velocity, Euler steps of length ``step``."""
-    dynamics = np.array([[1.0, step], [0.0, 1.0]])
-    return lqr(dynamics, np.array([[0.0], [step]]), np.eye(2), 0.1 * np.eye(1), gamma=gamma)
+def double_integrator(*, masses: Sequence[float] = (1.0,), step: float = 0.2, gamma: float = 0.95) -> LQR:
+    """Masses pushed along lines of their own by a force each: positions and velocities, Euler steps."""
+    if not masses or not all(mass > 0 for mass in masses):
+        raise ValueError(f"masses must be positive numbers, at least one, not {masses!r}")
+    axes = len(masses)
+    dynamics = np.kron(np.eye(axes), np.array([[1.0, step], [0.0, 1.0]]))
+    control = np.kron(np.diag([1 / mass for mass in masses]), np.array([[0.0], [step]]))
+    return lqr(dynamics, control, np.eye(2 * axes), 0.1 * np.eye(axes), gamma=gamma)
 
 
 def random_lqr(

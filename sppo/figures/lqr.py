@@ -1,0 +1,167 @@
+"""Value gradients on a linear-quadratic problem: plain, and by functional mirror ascent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sppo.exact.lqr import LinearGaussianPolicy, UnstablePolicyError, double_integrator
+from sppo.exact.value_gradient import (
+    ValueGradientSurrogate,
+    improvement_eta,
+    lower_bound_eta,
+    value_gradient_ascent,
+)
+from sppo.figures.figure import Figure, Table, Tables, stack, where
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as MplFigure
+
+#: Two axes of unequal mass: with one action, G would be a number and η = 1/λ(G) exactly policy iteration.
+PROBLEM = double_integrator(masses=(1.0, 3.0))
+#: Scale L of the zero-gain starting policy: a deterministic and a stochastic value gradient.
+SCALES = {"deterministic": 0.0, "stochastic": 0.5}
+#: Curve -> (method, its settings); ``None`` is the best constant of the step-size grid.
+CURVES: dict[str, tuple[str, dict[str, Any]]] = {
+    "value gradient, guaranteed α": ("surrogate", {"eta": "lower_bound", "inner_steps": 1}),
+    "value gradient, tuned α": ("value_gradient", {"alpha": None}),
+    "surrogate, m = 10, guaranteed η": ("surrogate", {"eta": "lower_bound", "inner_steps": 10}),
+    "surrogate, m = ∞, guaranteed η": ("closed_form", {"eta": "lower_bound"}),
+    "surrogate, m = ∞, η = 1/λ(G)": ("closed_form", {"eta": "improvement"}),
+    "surrogate, m = ∞, tuned η": ("closed_form", {"eta": None}),
+}
+STEP_NAMES = {"value_gradient": "alpha", "closed_form": "eta"}
+
+
+def compute(quick: bool, progress: bool) -> dict[str, Table]:
+    """Tables ``curves``, ``steps`` (final gap per constant step size), ``update`` (one update as η grows)."""
+    iterations = 50 if quick else 300
+    grid = np.logspace(-7, 2, 31 if quick else 61)
+    curves: list[dict[str, Any]] = []
+    steps: list[dict[str, Any]] = []
+    update: list[dict[str, Any]] = []
+    for kind, scale in SCALES.items():
+        if progress:
+            print(f"lqr: {kind}", flush=True)
+        start = PROBLEM.policy(scale=scale)
+        tuned = {}
+        for method, name in STEP_NAMES.items():
+            gaps = [_gaps(start, method, iterations, {name: float(step)})[-1] for step in grid]
+            tuned[method] = float(grid[np.argmin(gaps)])
+            steps += [
+                {"kind": kind, "method": method, "step": float(step), "gap": gap}
+                for step, gap in zip(grid, gaps, strict=True)
+            ]
+        for label, (method, options) in CURVES.items():
+            settings = {name: tuned[method] if value is None else value for name, value in options.items()}
+            curves += [
+                {"kind": kind, "curve": label, "iteration": t, "gap": gap}
+                for t, gap in enumerate(_gaps(start, method, iterations, settings))
+            ]
+        update += _update_rows(kind, start, 20 if quick else 100)
+    return {"curves": stack(curves), "steps": stack(steps), "update": stack(update)}
+
+
+def _gaps(start: LinearGaussianPolicy, method: str, iterations: int, settings: dict[str, Any]) -> list[float]:
+    """(J* − J(π_t)) / |J*|, infinite once an update has left the stable policies."""
+    best = PROBLEM.optimal().value
+    result = value_gradient_ascent(PROBLEM, start, method, iterations=iterations, **settings)
+    return ((best - result.values) / abs(best)).tolist()
+
+
+def _update_rows(kind: str, start: LinearGaussianPolicy, points: int) -> list[dict[str, Any]]:
+    """J and ℓ at the maximiser of the surrogate, from below the guaranteed η to above the improving one."""
+    evaluation = PROBLEM.evaluate(start)
+    guaranteed, improving = lower_bound_eta(evaluation), improvement_eta(evaluation)
+    rows = []
+    for eta in np.geomspace(guaranteed / 10, 10 * improving, points):
+        surrogate = ValueGradientSurrogate(evaluation, float(eta))
+        updated = surrogate.maximiser()
+        try:
+            value = PROBLEM.evaluate(updated).value
+        except UnstablePolicyError:
+            value = -np.inf
+        rows.append(
+            {
+                "kind": kind,
+                "eta": float(eta),
+                "value_gain": value - evaluation.value,
+                "surrogate_gain": surrogate.value(updated) - evaluation.value,
+                "guaranteed_eta": guaranteed,
+                "improving_eta": improving,
+            }
+        )
+    return rows
+
+
+def draw(tables: Tables) -> MplFigure:
+    """Top: learning curves, deterministic and stochastic. Bottom: step sizes; one update as η grows."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
+    for axis, kind in zip(axes[0], SCALES, strict=True):
+        _draw_curves(axis, where(tables["curves"], kind=kind))
+        axis.set_title(f"{kind} value gradient")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize="small", frameon=False)
+    _draw_steps(axes[1, 0], tables["steps"])
+    _draw_update(axes[1, 1], where(tables["update"], kind="stochastic"))
+    return figure
+
+
+def _draw_curves(axis: Axes, table: Table) -> None:
+    for position, label in enumerate(CURVES):
+        curve = where(table, curve=label)
+        axis.plot(curve["iteration"], curve["gap"], label=label, color=f"C{position}")
+    axis.set_yscale("log")
+    axis.set_ylim(bottom=1e-10)
+    axis.set_xlabel("iteration")
+    axis.set_ylabel("(J* − J) / |J*|")
+
+
+def _draw_steps(axis: Axes, table: Table) -> None:
+    names = {"value_gradient": ("value gradient, α", "C1"), "closed_form": ("surrogate, m = ∞, η", "C5")}
+    for method, (label, colour) in names.items():
+        for kind, style in (("deterministic", "-"), ("stochastic", "--")):
+            rows = where(table, method=method, kind=kind)
+            finite = np.isfinite(rows["gap"])
+            gap = np.where(finite, np.maximum(rows["gap"], 1e-12), np.nan)
+            axis.plot(rows["step"], gap, style, color=colour, label=f"{label} ({kind})")
+            last = np.flatnonzero(finite)[-1]
+            axis.plot(rows["step"][last], gap[last], "x", color=colour)
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel("constant step size (×: beyond it, updates leave the stable policies)")
+    axis.set_ylabel("final (J* − J) / |J*|")
+    axis.set_title("sensitivity to the step size")
+    axis.legend(fontsize="small")
+
+
+def _draw_update(axis: Axes, table: Table) -> None:
+    rows = where(table)
+    axis.plot(rows["eta"], rows["value_gain"], label=r"$J(\pi_{t+1}) - J(\pi_t)$", color="C4")
+    axis.plot(rows["eta"], rows["surrogate_gain"], "--", label=r"$\ell_t(\pi_{t+1}) - J(\pi_t)$", color="C3")
+    axis.axvline(
+        rows["guaranteed_eta"][0], color="grey", linestyle=":", label=r"guaranteed η: $J \geq \ell_t$"
+    )
+    axis.axvline(
+        rows["improving_eta"][0], color="black", linestyle=":", label="η = 2/λ(G): J improves up to here"
+    )
+    axis.set_xscale("log")
+    largest = np.max(rows["value_gain"])
+    axis.set_ylim(-0.3 * largest, 2 * largest)
+    axis.set_xlabel("η")
+    axis.set_title("one exact update from the stochastic start")
+    axis.legend(fontsize="small", loc="upper left")
+
+
+FIGURES = {
+    "lqr": Figure(
+        name="lqr",
+        title="Value gradients on a double integrator: plain, and by functional mirror ascent",
+        compute=compute,
+        draw=draw,
+    )
+}
