@@ -24,7 +24,8 @@ a difference, so that no rounding error accumulates however long the run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -149,7 +150,7 @@ def _run_all(rule, means, states, etas, rounds, regret, pulls, log_weights):  # 
         _run(rule, means[s], states[s], etas[e], rounds, regret[e, s], pulls[e, s], log_weights[e, s])
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BanditResult:
     """What :func:`simulate` returns. E step sizes, S seeds, K arms, P recorded rounds.
 
@@ -295,13 +296,8 @@ def simulate(
     pulls = np.zeros((*runs, table.shape[1]), dtype=np.int64)
     log_weights = np.zeros((*runs, table.shape[1]))
 
-    available = numba.get_num_threads()
-    if threads is not None:
-        numba.set_num_threads(_integer("threads", threads, least=1))
-    try:
+    with _numba_threads(threads):
         _run_all(ALGORITHMS.index(algorithm), table, states, step_sizes, rounds, regret, pulls, log_weights)
-    finally:
-        numba.set_num_threads(available)
     return BanditResult(
         algorithm=algorithm,
         gap=None if gap is None else float(gap),
@@ -315,6 +311,18 @@ def simulate(
         pulls=pulls,
         log_policy=log_weights - logsumexp(log_weights, axis=-1, keepdims=True),
     )
+
+
+@contextmanager
+def _numba_threads(threads: int | None) -> Iterator[None]:
+    """Let parallel kernels use this many threads inside the block; ``None`` changes nothing."""
+    before = numba.get_num_threads()
+    if threads is not None:
+        numba.set_num_threads(_integer("threads", threads, least=1))
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before)
 
 
 def _sfc64_state(generator: np.random.Generator) -> npt.NDArray[np.uint64]:
@@ -342,6 +350,8 @@ def _step_sizes(eta: Any) -> FloatArray:
 def _seed_list(seeds: Any) -> list[int]:
     if isinstance(seeds, int | np.integer):
         return list(range(_integer("seeds", seeds, least=1)))
+    if not isinstance(seeds, Iterable):
+        raise TypeError(f"seeds must be a number of seeds or a sequence of integers, not {seeds!r}")
     seed_list = [_integer("each seed", seed, least=0) for seed in seeds]
     if not seed_list:
         raise ValueError("seeds is empty; give a number of seeds or a sequence of integers")

@@ -187,6 +187,7 @@ GOOD = {"arms": 3, "gap": 0.5, "horizon": 10, "eta": 0.1, "seeds": 2}
         ({"seeds": [1, 1]}, ValueError, "repeats"),
         ({"seeds": [-1]}, ValueError, "each seed must be at least 0"),
         ({"seeds": True}, TypeError, "integer"),
+        ({"seeds": 2.0}, TypeError, "number of seeds or a sequence"),
         ({"agent_seed": -1}, ValueError, "agent_seed"),
         ({"points": 0}, ValueError, "points"),
         ({"threads": 0}, ValueError, "threads"),

@@ -1,0 +1,1 @@
+"""Exact dynamics: no sampling, no networks."""
