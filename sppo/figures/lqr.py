@@ -143,17 +143,13 @@ def _draw_update(axis: Axes, table: Table) -> None:
     rows = where(table)
     axis.plot(rows["eta"], rows["value_gain"], label=r"$J(\pi_{t+1}) - J(\pi_t)$", color="C4")
     axis.plot(rows["eta"], rows["surrogate_gain"], "--", label=r"$\ell_t(\pi_{t+1}) - J(\pi_t)$", color="C3")
-    axis.axvline(
-        rows["guaranteed_eta"][0], color="grey", linestyle=":", label=r"guaranteed η: $J \geq \ell_t$"
-    )
-    axis.axvline(
-        rows["improving_eta"][0], color="black", linestyle=":", label="η = 2/λ(G): J improves up to here"
-    )
+    axis.axvline(rows["guaranteed_eta"][0], color="grey", linestyle=":", label="guaranteed η")
+    axis.axvline(rows["improving_eta"][0], color="black", linestyle=":", label="η = 2/λ(G)")
     axis.set_xscale("log")
     largest = np.max(rows["value_gain"])
     axis.set_ylim(-0.3 * largest, 2 * largest)
     axis.set_xlabel("η")
-    axis.set_title("one exact update from the stochastic start")
+    axis.set_title("one exact update from the stochastic start, by η")
     axis.legend(fontsize="small", loc="upper left")
 
 
