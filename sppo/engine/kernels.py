@@ -1,0 +1,434 @@
+"""The compiled arithmetic: an epoch of minibatch updates without leaving machine code.
+
+Everything Numba compiles is in this one file, because its cache on disk notices a change of the file
+that holds the entry point, not of the files it imports. The matrix products go to BLAS; everything
+else is plain loops that LLVM turns into vector instructions.
+
+Arrays are float32 unless said otherwise. The networks are a table of layers, one row each with the
+columns below, in an order in which a layer comes after its source:
+
+- ``SOURCE``: the layer it reads, or -1 for the features; two layers may read the same one
+- ``FAN_IN``, ``FAN_OUT``: its widths
+- ``WEIGHT``, ``BIAS``: where its weights (``FAN_OUT`` x ``FAN_IN``) and biases start in the parameters
+- ``ACTIVATION``: ``IDENTITY``, ``TANH`` or ``RELU``
+- ``COLUMN``: sum of the widths of the layers before it, its place in the workspaces
+- ``SHARED``: 1 if a layer with a higher number reads the same source too
+
+The last layer of the policy is ``heads[0]``, that of the value function ``heads[1]``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from sppo.engine.blas import matmul
+
+SOURCE, FAN_IN, FAN_OUT, WEIGHT, BIAS, ACTIVATION, COLUMN, SHARED = range(8)
+IDENTITY, TANH, RELU = range(3)
+GAUSSIAN, CATEGORICAL, BERNOULLI = range(3)
+
+#: measurements of one minibatch, in the order of :data:`sppo.algorithms.statistics.MEASUREMENTS`
+N_MEASUREMENTS = 10
+
+# No assumption that numbers are finite: a NaN must arrive at the gradient's norm to be noticed there.
+_FAST = {"contract", "reassoc", "arcp", "nsz", "afn"}
+_inline = njit(fastmath=_FAST, error_model="numpy", nogil=True)
+_entry = njit(fastmath=_FAST, error_model="numpy", nogil=True, cache=True)
+
+_ZERO, _ONE, _HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
+_HALF_LOG_TWO_PI = np.float32(0.9189385332046727)
+#: the logit that sb3-contrib gives a forbidden action
+_FORBIDDEN = np.float32(-1e8)
+
+# tanh(x) = x P(x^2) / Q(x^2) on |x| <= 9, fitted for the smallest maximal relative error (1.1e-7);
+# beyond 9 the nearest float32 is 1.
+_TANH_END = np.float32(9.0)
+_P = tuple(
+    np.float32(c)
+    for c in (
+        0.9999999206164549,
+        0.13369619807614916,
+        0.003480031858001048,
+        2.0269848679723596e-05,
+        1.2731884187464272e-08,
+    )
+)
+_Q = tuple(
+    np.float32(c) for c in (0.467029680186852, 0.02582309111524736, 0.0003256600784241504, 7.55360700206687e-07)
+)
+_P0, _P1, _P2, _P3, _P4 = _P
+_Q1, _Q2, _Q3, _Q4 = _Q
+
+
+class Objective(NamedTuple):
+    """The numbers of the loss, see :class:`sppo.surrogates.Surrogate`; an infinite clip is off."""
+
+    use_softmax: bool
+    two_sided: bool
+    epsilon: float
+    bound: float  # log(1 + epsilon)
+    inverse_eta: float
+    clip_range_vf: float
+    ent_coef: float
+    vf_coef: float
+    normalize_advantage: bool
+    kl_limit: float
+
+
+class Adam(NamedTuple):
+    """The optimizer's numbers, as PyTorch names them."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    max_grad_norm: float
+
+
+@_inline
+def _tanh(x: Any) -> Any:
+    x = _TANH_END if x > _TANH_END else x
+    x = -_TANH_END if x < -_TANH_END else x
+    s = x * x
+    p = _P0 + s * (_P1 + s * (_P2 + s * (_P3 + s * _P4)))
+    q = _ONE + s * (_Q1 + s * (_Q2 + s * (_Q3 + s * _Q4)))
+    return x * (p / q)
+
+
+@_inline
+def forward(layers: Any, parameters: Any, features: Any, hidden: Any, ones: Any, rows: int) -> None:
+    """Fill ``hidden`` with every layer's output for the first ``rows`` rows of ``features``."""
+    capacity = ones.shape[0]
+    for k in range(layers.shape[0]):
+        width, fan_in, source = layers[k, FAN_OUT], layers[k, FAN_IN], layers[k, SOURCE]
+        start = layers[k, COLUMN] * capacity
+        weight = layers[k, WEIGHT]
+        matmul(ones, 0, False, parameters, layers[k, BIAS], False, hidden, start, rows, width, 1, _ZERO)
+        if source < 0:
+            matmul(features, 0, False, parameters, weight, True, hidden, start, rows, width, fan_in, _ONE)
+        else:
+            read = layers[source, COLUMN] * capacity
+            matmul(hidden, read, False, parameters, weight, True, hidden, start, rows, width, fan_in, _ONE)
+        out = hidden[start : start + rows * width]
+        if layers[k, ACTIVATION] == TANH:
+            for j in range(out.shape[0]):
+                out[j] = _tanh(out[j])
+        elif layers[k, ACTIVATION] == RELU:
+            for j in range(out.shape[0]):
+                out[j] = _ZERO if out[j] < _ZERO else out[j]
+
+
+@_inline
+def backward(
+    layers: Any, parameters: Any, gradient: Any, features: Any, hidden: Any, delta: Any, ones: Any, rows: int
+) -> None:
+    """Turn the outputs' gradients in ``delta`` into the parameters' gradients."""
+    capacity = ones.shape[0]
+    for k in range(layers.shape[0] - 1, -1, -1):
+        width, fan_in, source = layers[k, FAN_OUT], layers[k, FAN_IN], layers[k, SOURCE]
+        start = layers[k, COLUMN] * capacity
+        weight = layers[k, WEIGHT]
+        out = hidden[start : start + rows * width]
+        d_out = delta[start : start + rows * width]
+        if layers[k, ACTIVATION] == TANH:
+            for j in range(out.shape[0]):
+                d_out[j] *= _ONE - out[j] * out[j]
+        elif layers[k, ACTIVATION] == RELU:
+            for j in range(out.shape[0]):
+                d_out[j] = d_out[j] if out[j] > _ZERO else _ZERO
+        matmul(ones, 0, False, delta, start, False, gradient, layers[k, BIAS], 1, width, rows, _ZERO)
+        if source < 0:
+            matmul(delta, start, True, features, 0, False, gradient, weight, width, fan_in, rows, _ZERO)
+            continue
+        read = layers[source, COLUMN] * capacity
+        matmul(delta, start, True, hidden, read, False, gradient, weight, width, fan_in, rows, _ZERO)
+        keep = np.float32(layers[k, SHARED])
+        matmul(delta, start, False, parameters, weight, False, delta, read, rows, fan_in, width, keep)
+
+
+@_inline
+def _gaussian(out: Any, action: Any, log_std: Any, score: Any) -> tuple[Any, Any]:
+    """Log-probability and entropy of one action; ``score`` becomes the derivative by the mean."""
+    log_prob, entropy = _ZERO, _ZERO
+    for j in range(out.shape[0]):
+        precision = np.exp(np.float32(-2.0) * log_std[j])
+        distance = action[j] - out[j]
+        score[j] = distance * precision
+        log_prob -= _HALF * distance * score[j] + log_std[j] + _HALF_LOG_TWO_PI
+        entropy += _HALF + _HALF_LOG_TWO_PI + log_std[j]
+    return log_prob, entropy
+
+
+@_inline
+def _categorical(
+    out: Any, action: Any, sizes: Any, mask: Any, score: Any, d_entropy: Any
+) -> tuple[Any, Any]:
+    """As :func:`_gaussian` for independent categorical choices; ``mask`` is empty if all are allowed."""
+    log_prob, entropy = _ZERO, _ZERO
+    masked = mask.shape[0] > 0
+    start = 0
+    for i in range(sizes.shape[0]):
+        end = start + sizes[i]
+        top = np.float32(-np.inf)
+        for j in range(start, end):
+            logit = _FORBIDDEN if masked and mask[j] == _ZERO else out[j]
+            top = logit if logit > top else top
+        total = _ZERO
+        for j in range(start, end):
+            logit = _FORBIDDEN if masked and mask[j] == _ZERO else out[j]
+            total += np.exp(logit - top)
+        log_total = np.log(total) + top
+        own = _ZERO
+        for j in range(start, end):
+            allowed = not masked or mask[j] != _ZERO
+            log_p = (out[j] if allowed else _FORBIDDEN) - log_total
+            chosen = start + np.int64(action[i]) == j
+            p = np.exp(log_p) if allowed else _ZERO
+            if chosen:
+                log_prob += log_p
+            # A forbidden action's logit is a constant: it has no derivative and counts as certain.
+            score[j] = (_ONE if chosen and allowed else _ZERO) - p
+            d_entropy[j] = p
+            own -= p * log_p if p > _ZERO else _ZERO
+        for j in range(start, end):
+            p = d_entropy[j]
+            d_entropy[j] = -p * (out[j] - log_total + own) if p > _ZERO else _ZERO
+        entropy += own
+        start = end
+    return log_prob, entropy
+
+
+@_inline
+def _bernoulli(out: Any, action: Any, score: Any, d_entropy: Any) -> tuple[Any, Any]:
+    """As :func:`_gaussian` for independent coins, ``out`` being the logits of 1."""
+    log_prob, entropy = _ZERO, _ZERO
+    for j in range(out.shape[0]):
+        logit = out[j]
+        small = np.exp(-abs(logit))
+        softplus = (logit if logit > _ZERO else _ZERO) + np.log1p(small)
+        p = (_ONE if logit >= _ZERO else small) / (_ONE + small)
+        log_prob += action[j] * logit - softplus
+        entropy += softplus - p * logit
+        score[j] = action[j] - p
+        d_entropy[j] = -logit * p * (_ONE - p)
+    return log_prob, entropy
+
+
+@_inline
+def _clip(x: Any, limit: Any) -> Any:
+    x = limit if x > limit else x
+    return -limit if x < -limit else x
+
+
+@_inline
+def _surrogate(objective: Any, log_ratio: Any, advantage: Any) -> tuple[Any, Any, Any]:
+    """Objective, its derivative by the log-ratio, and the divergence of one sample (float64)."""
+    if objective.use_softmax:
+        clipped = _clip(log_ratio, objective.bound)
+        value, slope = advantage * log_ratio, advantage
+        cut = abs(log_ratio) > objective.bound
+        divergence, d_divergence = -log_ratio, -1.0
+    else:
+        ratio = np.exp(log_ratio)
+        clipped = 1.0 + _clip(ratio - 1.0, objective.epsilon)
+        value, slope = advantage * ratio, advantage * ratio
+        cut = abs(ratio - 1.0) > objective.epsilon
+        divergence, d_divergence = ratio * log_ratio - (ratio - 1.0), ratio * log_ratio
+    if cut and (objective.two_sided or advantage * clipped < value):
+        value, slope = advantage * clipped, 0.0
+    value -= objective.inverse_eta * divergence if objective.inverse_eta > 0.0 else 0.0
+    slope -= objective.inverse_eta * d_divergence if objective.inverse_eta > 0.0 else 0.0
+    return value, slope, divergence
+
+
+@_inline
+def _moments(values: Any, rows: Any) -> tuple[float, float]:
+    """Mean and sample standard deviation of the values at ``rows``."""
+    total, squares = 0.0, 0.0
+    for b in range(rows.shape[0]):
+        total += np.float64(values[rows[b]])
+    mean = total / rows.shape[0]
+    for b in range(rows.shape[0]):
+        distance = np.float64(values[rows[b]]) - mean
+        squares += distance * distance
+    return mean, np.sqrt(squares / (rows.shape[0] - 1))
+
+
+@_inline
+def _loss(
+    kind: int,
+    sizes: Any,
+    objective: Any,
+    log_std: Any,
+    out: Any,
+    values: Any,
+    rows: Any,
+    data: Any,
+    d_out: Any,
+    d_values: Any,
+    d_log_std: Any,
+    d_entropy: Any,
+    measured: Any,
+) -> None:
+    """Fill the outputs' gradients and ``measured`` for the samples numbered ``rows``."""
+    actions, masks, old_values, old_log_prob, advantages, returns = data
+    count = rows.shape[0]
+    width = d_entropy.shape[0]
+    scale, offset = 1.0, 0.0
+    if objective.normalize_advantage and count > 1:
+        offset, deviation = _moments(advantages, rows)
+        scale = 1.0 / (deviation + 1e-8)
+    for j in range(d_log_std.shape[0]):
+        d_log_std[j] = _ZERO
+    for j in range(measured.shape[0]):
+        measured[j] = 0.0
+    ent_weight = np.float32(-objective.ent_coef / count)
+    for b in range(count):
+        i = rows[b]
+        mean, score, action = out[b * width : (b + 1) * width], d_out[b * width : (b + 1) * width], actions[i]
+        if kind == GAUSSIAN:
+            log_prob, entropy = _gaussian(mean, action, log_std, score)
+        elif kind == CATEGORICAL:
+            log_prob, entropy = _categorical(mean, action, sizes, masks[i], score, d_entropy)
+        else:
+            log_prob, entropy = _bernoulli(mean, action, score, d_entropy)
+        log_ratio = np.float64(log_prob) - np.float64(old_log_prob[i])
+        value, slope, divergence = _surrogate(objective, log_ratio, (advantages[i] - offset) * scale)
+        weight = np.float32(-slope / count)
+        for j in range(width):
+            if kind == GAUSSIAN:
+                d_log_std[j] += weight * (score[j] * (action[j] - mean[j]) - _ONE) + ent_weight
+                score[j] *= weight
+            else:
+                score[j] = weight * score[j] + ent_weight * d_entropy[j]
+        _measure(objective, measured, value, np.float64(entropy), log_ratio, divergence)
+        change = np.float64(values[b]) - np.float64(old_values[i])
+        limit = objective.clip_range_vf
+        error = old_values[i] + _clip(change, limit) - returns[i]
+        measured[2] += error * error
+        inside = change <= limit and change >= -limit
+        d_values[b] = np.float32(2.0 * objective.vf_coef * error / count) if inside else _ZERO
+    for k in range(1, measured.shape[0]):
+        if k != 8:
+            measured[k] /= count
+    measured[0] = measured[1] + objective.ent_coef * measured[3] + objective.vf_coef * measured[2]
+
+
+@_inline
+def _measure(
+    objective: Any, measured: Any, value: float, entropy: float, log_ratio: float, divergence: float
+) -> None:
+    measured[1] -= value
+    measured[3] -= entropy
+    excess = np.exp(log_ratio) - 1.0
+    measured[4] += excess - log_ratio
+    distance = log_ratio if objective.use_softmax else excess
+    limit = objective.bound if objective.use_softmax else objective.epsilon
+    measured[5] += 1.0 if distance > limit else 0.0
+    measured[6] += 1.0 if distance < -limit else 0.0
+    measured[7] += abs(log_ratio)
+    measured[8] = abs(log_ratio) if abs(log_ratio) > measured[8] else measured[8]
+    measured[9] += divergence
+
+
+@_inline
+def _adam(adam: Any, step: int, norm: float, state: Any) -> None:
+    """Clip the gradient's norm and take one step of Adam."""
+    parameters, gradient, first, second = state
+    clip = adam.max_grad_norm / (norm + 1e-6)
+    clip = np.float32(clip if clip < 1.0 else 1.0)
+    decay = np.float32(adam.weight_decay)
+    beta1, beta2 = np.float32(adam.beta1), np.float32(adam.beta2)
+    rest1, rest2 = np.float32(1.0 - adam.beta1), np.float32(1.0 - adam.beta2)
+    size = np.float32(adam.lr / (1.0 - adam.beta1**step))
+    root = np.float32(1.0 / np.sqrt(1.0 - adam.beta2**step))
+    eps = np.float32(adam.eps)
+    for i in range(parameters.shape[0]):
+        g = gradient[i] * clip + decay * parameters[i]
+        m = beta1 * first[i] + rest1 * g
+        v = beta2 * second[i] + rest2 * g * g
+        first[i] = m
+        second[i] = v
+        parameters[i] -= size * m / (np.sqrt(v) * root + eps)
+
+
+@_entry
+def run_epoch(
+    layers: Any,
+    heads: Any,
+    kind: int,
+    sizes: Any,
+    objective: Any,
+    adam: Any,
+    step: int,
+    order: Any,
+    observations: Any,
+    data: Any,
+    state: Any,
+    workspace: Any,
+    measured: Any,
+) -> tuple[int, int, bool]:
+    """One pass over the samples in ``order``, in minibatches of the workspace's size.
+
+    :param heads: the policy's and the value function's last layer, and where the log standard
+        deviations start in the parameters
+    :param sizes: how many choices each categorical action has
+    :param data: actions, masks, old values, old log-probabilities, advantages, returns
+    :param state: parameters, gradient, and Adam's two moments, all flat
+    :param workspace: features, outputs and outputs' gradients of all layers, and a vector of as many
+        ones as a minibatch has samples
+    :param measured: one row per minibatch, filled here (float64)
+    :return: minibatches looked at, minibatches skipped because their loss or gradient was not finite,
+        and whether the pass came to its end, not to ``kl_limit``
+    """
+    parameters, gradient = state[0], state[1]
+    features, hidden, delta, ones, d_entropy = workspace
+    capacity, width = ones.shape[0], observations.shape[1]
+    n_out = d_entropy.shape[0]
+    n_std = n_out if kind == GAUSSIAN else 0
+    log_std = parameters[heads[2] : heads[2] + n_std]
+    d_log_std = gradient[heads[2] : heads[2] + n_std]
+    policy, value = layers[heads[0], COLUMN] * capacity, layers[heads[1], COLUMN] * capacity
+    count, skipped = 0, 0
+    for start in range(0, order.shape[0], capacity):
+        end = start + capacity
+        rows = order[start : end if end < order.shape[0] else order.shape[0]]
+        n = rows.shape[0]
+        for b in range(n):
+            source, target = observations[rows[b]], features[b * width : (b + 1) * width]
+            for j in range(width):
+                target[j] = source[j]
+        forward(layers, parameters, features, hidden, ones, n)
+        _loss(
+            kind,
+            sizes,
+            objective,
+            log_std,
+            hidden[policy : policy + n * n_out],
+            hidden[value : value + n],
+            rows,
+            data,
+            delta[policy : policy + n * n_out],
+            delta[value : value + n],
+            d_log_std,
+            d_entropy,
+            measured[count],
+        )
+        loss, kl = measured[count, 0], measured[count, 4]
+        count += 1
+        if kl > objective.kl_limit:
+            return count, skipped, False
+        backward(layers, parameters, gradient, features, hidden, delta, ones, n)
+        squares = _ZERO
+        for i in range(gradient.shape[0]):
+            squares += gradient[i] * gradient[i]
+        # The difference of a number with itself is zero only if the number is finite.
+        if squares - squares == _ZERO and loss - loss == 0.0:
+            _adam(adam, step + count - skipped, np.sqrt(np.float64(squares)), state)
+        else:
+            skipped += 1
+    return count, skipped, True
