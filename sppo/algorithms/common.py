@@ -1,8 +1,8 @@
 """What SPPO, MaskableSPPO and RecurrentSPPO share: the new parameters and the one update loop.
 
 :class:`SurrogateAlgorithm` stands before the upstream class in the method resolution order and replaces
-its ``train``. Everything else (collection, saving, callbacks, logging) is inherited. The upstream
-classes differ only in what their buffers yield, so the loop asks two small hooks:
+its ``train``. Everything else (saving, callbacks, logging) is inherited, and so is the collection of
+rollouts unless :mod:`sppo.engine` covers the model. The upstream classes differ only in what their buffers yield, so the loop asks two small hooks:
 :meth:`~SurrogateAlgorithm._evaluate_actions` and :meth:`~SurrogateAlgorithm._valid_samples`.
 """
 
@@ -10,17 +10,27 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
 
+import numpy as np
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, explained_variance
+from stable_baselines3.common.vec_env import VecEnv
 from torch.nn import functional as F
 
-from sppo.algorithms.statistics import UpdateStatistics
+from sppo.algorithms.statistics import MEASUREMENTS, UpdateStatistics
 from sppo.surrogates import CLIP_MODES, ClipMode, Surrogate
+
+if TYPE_CHECKING:
+    from sppo.engine.driver import FastEngine
+
+EngineMode = Literal["auto", "reference", "fast"]
+ENGINES: tuple[str, ...] = get_args(EngineMode)
 
 SelfSurrogateAlgorithm = TypeVar("SelfSurrogateAlgorithm", bound="SurrogateAlgorithm")
 
@@ -36,6 +46,9 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
         progress; ``None`` leaves the divergence out
     :param clip_mode: which samples sPPO's clip cuts, see :func:`sppo.surrogates.sppo`; without effect
         when ``use_softmax=False``, since PPO's clip is one-sided by definition
+    :param engine: ``"auto"`` collects and updates in compiled code where :mod:`sppo.engine` covers the
+        model and with PyTorch elsewhere; ``"reference"`` always uses PyTorch, operation for operation
+        as upstream does; ``"fast"`` insists on compiled code and raises if it does not apply
     :param kwargs: see ``args``; ``clip_range=None`` switches the clip off (then ``eta`` is needed)
     """
 
@@ -56,12 +69,16 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
         use_softmax: bool = True,
         eta: float | Schedule | None = None,
         clip_mode: ClipMode = "two-sided",
+        engine: EngineMode = "auto",
         **kwargs: Any,
     ) -> None:
         # Before the parent's constructor, because that ends in `_setup_model`, which reads them.
         self.use_softmax = use_softmax
         self.eta = eta
         self.clip_mode = clip_mode
+        self.engine = engine
+        self._fast: FastEngine | None = None
+        self._fallback_told = False
         super().__init__(*args, **kwargs)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -78,6 +95,9 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
 
     def _setup_model(self) -> None:
         self._check_surrogate()
+        if self.engine not in ENGINES:
+            options = ", ".join(f'engine="{name}"' for name in ENGINES)
+            raise ValueError(f"unknown engine={self.engine!r}: write one of {options}")
         if self.clip_range is None:
             # Upstream wants a number here: an infinite clip cuts nothing, and a model saved with it
             # still loads in the upstream class.
@@ -151,12 +171,78 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
             None if self.clip_range_vf is None else self.clip_range_vf(self._current_progress_remaining)
         )
         statistics = UpdateStatistics()
-        for epoch in range(self.n_epochs):
-            finished = self._train_epoch(epoch, surrogate, clip_range_vf, statistics)
-            self._n_updates += 1
-            if not finished:
-                break
+        engine = self._fast_engine(self.policy.optimizer)
+        if engine is None:
+            for epoch in range(self.n_epochs):
+                finished = self._train_epoch(epoch, surrogate, clip_range_vf, statistics)
+                self._n_updates += 1
+                if not finished:
+                    break
+        else:
+            self._train_fast(engine, surrogate, clip_range_vf, statistics)
         self._log_update(surrogate, clip_range_vf, statistics)
+
+    def _train_fast(
+        self,
+        engine: FastEngine,
+        surrogate: Surrogate,
+        clip_range_vf: float | None,
+        statistics: UpdateStatistics,
+    ) -> None:
+        """All passes over the buffer in compiled code, on the same minibatches as the loop below."""
+        settings = engine.settings(self, surrogate, clip_range_vf)
+        for epoch, result in enumerate(engine.update(self, settings)):
+            statistics.start_epoch()
+            statistics.extend(result.measured)
+            self._n_updates += 1
+            if not result.finished and self.verbose >= 1:
+                approx_kl = result.measured[-1, MEASUREMENTS.index("approx_kl")]
+                print(f"Early stopping at step {epoch} due to reaching max kl: {approx_kl:.2f}")
+
+    def collect_rollouts(
+        self, env: VecEnv, callback: BaseCallback, rollout_buffer: Any, n_rollout_steps: int, *args: Any
+    ) -> bool:
+        """Fill the rollout buffer, in compiled code where :mod:`sppo.engine` covers the policy."""
+        engine = self._fast_engine(None)
+        if engine is None:
+            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps, *args)
+        masks_of = self._mask_source(env, *args)
+        return engine.collect(self, env, callback, rollout_buffer, n_rollout_steps, masks_of)
+
+    def _mask_source(self, env: VecEnv) -> Callable[[VecEnv], np.ndarray] | None:
+        """Where the allowed actions come from; ``None`` if all are always allowed."""
+        return None
+
+    def _fast_engine(self, optimizer: th.optim.Optimizer | None) -> FastEngine | None:
+        """The compiled engine, if it is wanted and covers this model.
+
+        :param optimizer: the optimizer it has to stand in for, ``None`` for collecting rollouts
+        """
+        if self.engine == "reference":
+            return None
+        # Here, so that the reference loop does without Numba.
+        from sppo.engine.driver import FastEngine, Unsupported
+
+        if self._fast is None:
+            self._fast = FastEngine()
+        try:
+            self._fast.check(self, optimizer)
+            for hook in ("_loss", "_normalized", "_train_epoch"):
+                if getattr(type(self), hook) is not getattr(SurrogateAlgorithm, hook):
+                    raise Unsupported(f"the method {hook} of {type(self).__name__}")
+        except Unsupported as reason:
+            if self.engine == "fast":
+                raise ValueError(
+                    f"the fast engine does not cover {reason}: write engine='auto' or engine='reference'"
+                ) from None
+            if self.verbose >= 1 and not self._fallback_told:
+                print(f"Using the reference engine: the fast one does not cover {reason}")
+                self._fallback_told = True
+            return None
+        return self._fast
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_fast"]
 
     def _train_epoch(
         self, epoch: int, surrogate: Surrogate, clip_range_vf: float | None, statistics: UpdateStatistics

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch as th
 from sb3_contrib import MaskablePPO
+from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.algorithms.common import SurrogateAlgorithm
 
@@ -19,6 +23,15 @@ class MaskableSPPO(SurrogateAlgorithm, MaskablePPO):
     """
 
     run_name = "Maskable{}"
+
+    def _mask_source(
+        self, env: VecEnv, use_masking: bool = True
+    ) -> Callable[[VecEnv], np.ndarray] | None:
+        if not use_masking:
+            return None
+        if not is_masking_supported(env):
+            raise ValueError("Environment does not support action masking. Consider using ActionMasker wrapper")
+        return get_action_masks
 
     def _evaluate_actions(
         self, data: Any, actions: th.Tensor

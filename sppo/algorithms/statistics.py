@@ -39,6 +39,10 @@ class UpdateStatistics:
         """Keep one minibatch's measurements."""
         self._rows.append(th.stack([measurements[name].detach() for name in MEASUREMENTS]))
 
+    def extend(self, table: np.ndarray) -> None:
+        """Keep several minibatches' measurements, one row each, columns as in :data:`MEASUREMENTS`."""
+        self._rows.extend(th.from_numpy(table).unbind())
+
     def averages(self) -> dict[str, float]:
         """One number per measurement, following Stable-Baselines3's conventions.
 

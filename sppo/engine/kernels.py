@@ -432,3 +432,64 @@ def run_epoch(
         else:
             skipped += 1
     return count, skipped, True
+
+
+@_entry
+def sample_actions(
+    layers: Any,
+    heads: Any,
+    kind: int,
+    sizes: Any,
+    parameters: Any,
+    features: Any,
+    masks: Any,
+    noise: Any,
+    workspace: Any,
+    actions: Any,
+    log_probs: Any,
+    values: Any,
+) -> None:
+    """Draw an action for each row of ``features``, with its log-probability and the state's value.
+
+    :param noise: standard normal numbers (one per action dimension) for Gaussian actions, standard
+        exponential ones (one per choice, a block of rows per categorical action) for categorical ones,
+        uniform ones for coins
+    """
+    _, hidden, scratch, ones, d_entropy = workspace
+    rows, capacity, width = log_probs.shape[0], ones.shape[0], d_entropy.shape[0]
+    forward(layers, parameters, features, hidden, ones, rows)
+    policy, value = layers[heads[0], COLUMN] * capacity, layers[heads[1], COLUMN] * capacity
+    log_std = parameters[heads[2] : heads[2] + (width if kind == GAUSSIAN else 0)]
+    score = scratch[:width]
+    for b in range(rows):
+        out, action = hidden[policy + b * width : policy + (b + 1) * width], actions[b]
+        if kind == GAUSSIAN:
+            for j in range(width):
+                action[j] = out[j] + np.exp(log_std[j]) * noise[b * width + j]
+            log_prob, _ = _gaussian(out, action, log_std, score)
+        elif kind == CATEGORICAL:
+            _race(out, sizes, masks[b], noise, b, rows, action)
+            log_prob, _ = _categorical(out, action, sizes, masks[b], score, d_entropy)
+        else:
+            for j in range(width):
+                action[j] = _ONE if noise[b * width + j] < _ONE / (_ONE + np.exp(-out[j])) else _ZERO
+            log_prob, _ = _bernoulli(out, action, score, d_entropy)
+        log_probs[b] = log_prob
+        values[b] = hidden[value + b]
+
+
+@_inline
+def _race(out: Any, sizes: Any, mask: Any, noise: Any, row: int, rows: int, action: Any) -> None:
+    """The choice whose exponential clock, running at the choice's probability, rings first."""
+    masked = mask.shape[0] > 0
+    start = 0
+    for i in range(sizes.shape[0]):
+        clocks = noise[start * rows + row * sizes[i] : start * rows + (row + 1) * sizes[i]]
+        best, first = np.float32(-np.inf), 0
+        for j in range(sizes[i]):
+            logit = _FORBIDDEN if masked and mask[start + j] == _ZERO else out[start + j]
+            speed = logit - np.log(clocks[j])
+            if speed > best:
+                best, first = speed, j
+        action[i] = np.float32(first)
+        start += sizes[i]

@@ -1,0 +1,177 @@
+"""Collecting a rollout: Stable-Baselines3's loop with a compiled policy and no needless copies.
+
+What a user can observe is the same: the order of random draws from PyTorch's generator, the steps of
+the environment, the callbacks and the local variables they are shown, the bootstrapping of timeouts,
+and the contents of the buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.utils import obs_as_tensor
+from stable_baselines3.common.vec_env import VecEnv
+
+from sppo.engine import bookkeeping, kernels
+from sppo.engine.layout import Layout, features_of
+from sppo.engine.memory import FlatMemory
+from sppo.engine.normalize import fast_step
+
+
+class Actor:
+    """A compiled policy for a fixed number of environments."""
+
+    def __init__(self, policy: Any, layout: Layout, n_envs: int) -> None:
+        self._layout = layout
+        self._workspace = layout.workspace(n_envs)
+        self._no_masks = np.zeros((n_envs, 0), np.float32)
+        self._features = np.zeros((n_envs, layout.n_features), np.float32)
+        self._noise = th.zeros(n_envs * layout.n_outputs)
+        self._draws = self._noise.split([n_envs * int(size) for size in layout.sizes] or len(self._noise))
+        self._shapes = [(n_envs, int(size)) for size in layout.sizes] or [(n_envs, layout.n_outputs)]
+        self._n_actions = len(layout.sizes) or layout.n_outputs
+        self._space: spaces.Space = policy.observation_space
+        self._normalize_images: bool = policy.normalize_images
+        self._n_envs = n_envs
+
+    def __call__(
+        self, parameters: np.ndarray, observations: np.ndarray, masks: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Actions (float32 rows), values and log-probabilities for one step of all environments."""
+        layout = self._layout
+        features_of(observations, self._space, self._normalize_images, out=self._features)
+        self._draw()
+        actions = np.empty((self._n_envs, self._n_actions), np.float32)
+        values, log_probs = np.empty(self._n_envs, np.float32), np.empty(self._n_envs, np.float32)
+        kernels.sample_actions(
+            *(layout.layers, layout.heads, layout.kind, layout.sizes, parameters),
+            *(self._features.reshape(-1), self._no_masks if masks is None else masks),
+            *(self._noise.numpy(), self._workspace, actions, log_probs, values),
+        )
+        return actions, values, log_probs
+
+    def _draw(self) -> None:
+        """Random numbers from PyTorch's generator, as many and as PyTorch's distributions draw them."""
+        for numbers, shape in zip(self._draws, self._shapes, strict=True):
+            if self._layout.kind == kernels.GAUSSIAN:
+                numbers.view(shape).normal_()
+            elif self._layout.kind == kernels.CATEGORICAL:
+                numbers.view(shape).exponential_()
+            else:
+                numbers.view(shape).uniform_()
+
+
+def collect_rollout(
+    model: Any,
+    prepare: Callable[[], tuple[Layout, FlatMemory]],
+    env: VecEnv,
+    callback: BaseCallback,
+    rollout_buffer: RolloutBuffer,
+    n_rollout_steps: int,
+    masks_of: Callable[[VecEnv], np.ndarray] | None = None,
+) -> bool:
+    """Fill ``rollout_buffer``; ``False`` if a callback ended the training.
+
+    :param prepare: gives the policy's layout and memory; asked again whenever the policy's parameters
+        turn out to be others than before (a callback may have replaced them)
+    :param masks_of: the allowed actions of all environments, if the algorithm masks actions
+    """
+    model.policy.set_training_mode(False)
+    layout, memory = prepare()
+    act = Actor(model.policy, layout, env.num_envs)
+    rollout_buffer.reset()
+    callback.on_rollout_start()
+    space, shape = model.action_space, (env.num_envs, *model.action_space.shape)
+    n_steps = 0
+    action_masks = None
+    while n_steps < n_rollout_steps:
+        if not memory.is_current(model.policy):
+            layout, memory = prepare()
+            act = Actor(model.policy, layout, env.num_envs)
+        float_masks = None
+        if masks_of is not None:
+            action_masks = masks_of(env)
+            float_masks = np.ascontiguousarray(action_masks.reshape(env.num_envs, -1), np.float32)
+        rows, row_values, row_log_probs = act(memory.parameters, model._last_obs, float_masks)
+        # Choices are integers, coins and Gaussian actions float32, as PyTorch's distributions give them.
+        actions = rows.reshape(shape)
+        if layout.kind == kernels.CATEGORICAL:
+            actions = actions.astype(np.int64)
+        clipped_actions = np.clip(actions, space.low, space.high) if isinstance(space, spaces.Box) else actions
+
+        new_obs, rewards, dones, infos = fast_step(env, clipped_actions)
+        model.num_timesteps += env.num_envs
+
+        # Under the names they have in Stable-Baselines3, for callbacks that read them.
+        obs_tensor = obs_as_tensor(model._last_obs, model.device)
+        values, log_probs = th.from_numpy(row_values).reshape(-1, 1), th.from_numpy(row_log_probs)
+        callback.update_locals({**locals(), "self": model})
+        if not callback.on_step():
+            return False
+
+        model._update_info_buffer(infos, dones)
+        n_steps += 1
+        if dones.any():
+            _bootstrap_timeouts(model, rewards, dones, infos)
+        _store(rollout_buffer, model, actions, rewards, row_values, row_log_probs, action_masks)
+        model._last_obs = new_obs
+        model._last_episode_starts = dones
+
+    with th.no_grad():
+        values = model.policy.predict_values(obs_as_tensor(new_obs, model.device))
+    _finish(rollout_buffer, values.numpy().reshape(-1), dones)
+    callback.update_locals({**locals(), "self": model})
+    callback.on_rollout_end()
+    return True
+
+
+def _bootstrap_timeouts(
+    model: Any, rewards: np.ndarray, dones: np.ndarray, infos: list[dict[str, Any]]
+) -> None:
+    """Add the value of the state in which a time limit ended an episode to its last reward."""
+    for index in np.flatnonzero(dones):
+        info = infos[index]
+        if info.get("terminal_observation") is not None and info.get("TimeLimit.truncated", False):
+            terminal_obs = model.policy.obs_to_tensor(info["terminal_observation"])[0]
+            with th.no_grad():
+                terminal_value = model.policy.predict_values(terminal_obs)[0]
+            rewards[index] += (model.gamma * terminal_value).item()
+
+
+def _store(
+    buffer: RolloutBuffer,
+    model: Any,
+    actions: np.ndarray,
+    rewards: np.ndarray,
+    values: np.ndarray,
+    log_probs: np.ndarray,
+    action_masks: np.ndarray | None,
+) -> None:
+    """``buffer.add`` without the copies it makes of what it copies anyway."""
+    position = buffer.pos
+    buffer.observations[position] = model._last_obs.reshape(buffer.n_envs, *buffer.obs_shape)
+    buffer.actions[position] = actions.reshape(buffer.n_envs, buffer.action_dim)
+    buffer.rewards[position] = rewards
+    buffer.episode_starts[position] = model._last_episode_starts
+    buffer.values[position] = values
+    buffer.log_probs[position] = log_probs
+    if action_masks is not None:
+        buffer.action_masks[position] = action_masks.reshape(buffer.n_envs, -1)  # type: ignore[attr-defined]
+    buffer.pos += 1
+    buffer.full = buffer.pos == buffer.buffer_size
+
+
+def _finish(buffer: RolloutBuffer, last_values: np.ndarray, dones: np.ndarray) -> None:
+    """``buffer.compute_returns_and_advantage`` in compiled code."""
+    bookkeeping.advantages_and_returns(
+        *(buffer.rewards, buffer.values, buffer.episode_starts),
+        *(last_values, dones.astype(np.float32)),
+        *(np.float32(buffer.gamma), np.float32(buffer.gamma * buffer.gae_lambda)),
+        *(buffer.advantages, buffer.returns),
+    )

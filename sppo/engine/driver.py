@@ -1,0 +1,64 @@
+"""The fast engine of one model: keeps its layout and flat memory while the policy stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch as th
+from stable_baselines3.common.vec_env import VecEnv
+
+from sppo.engine.collect import collect_rollout
+from sppo.engine.layout import Layout, Unsupported, describe
+from sppo.engine.memory import FlatMemory, check_optimizer
+from sppo.engine.update import EpochResult, UpdateSettings, check_buffer, run_update
+from sppo.surrogates import Surrogate
+
+__all__ = ["FastEngine", "Unsupported"]
+
+
+class FastEngine:
+    """Collects and updates in compiled code on the memory of the policy's own parameters."""
+
+    def __init__(self) -> None:
+        self._memory: FlatMemory | None = None
+
+    def prepare(self, policy: th.nn.Module) -> tuple[Layout, FlatMemory]:
+        """The policy's layout and memory; raises :class:`Unsupported` if it is not covered."""
+        layout = describe(policy)
+        if self._memory is None or not self._memory.is_current(policy):
+            self._memory = FlatMemory(policy)
+        return layout, self._memory
+
+    def check(self, model: Any, optimizer: th.optim.Optimizer | None) -> None:
+        """Raise :class:`Unsupported` if the model's rollouts (and updates by ``optimizer``) are not covered."""
+        if model.device.type != "cpu":
+            raise Unsupported(f"the device {model.device}")
+        check_buffer(model.rollout_buffer)
+        describe(model.policy)
+        if optimizer is not None:
+            check_optimizer(optimizer, model.policy)
+
+    @staticmethod
+    def settings(model: Any, surrogate: Surrogate, clip_range_vf: float | None) -> UpdateSettings:
+        """The update's numbers, read from a model with Stable-Baselines3's attributes."""
+        return UpdateSettings(
+            surrogate=surrogate,
+            batch_size=model.batch_size,
+            n_epochs=model.n_epochs,
+            ent_coef=model.ent_coef,
+            vf_coef=model.vf_coef,
+            max_grad_norm=model.max_grad_norm,
+            normalize_advantage=model.normalize_advantage,
+            clip_range_vf=clip_range_vf,
+            target_kl=model.target_kl,
+        )
+
+    def update(self, model: Any, settings: UpdateSettings) -> Iterator[EpochResult]:
+        """Train on the model's rollout buffer, one pass after the other."""
+        layout, memory = self.prepare(model.policy)
+        return run_update(model.policy, layout, memory, model.rollout_buffer, settings)
+
+    def collect(self, model: Any, env: VecEnv, *args: Any, **kwargs: Any) -> bool:
+        """Collect a rollout, see :func:`sppo.engine.collect.collect_rollout`."""
+        return collect_rollout(model, lambda: self.prepare(model.policy), env, *args, **kwargs)

@@ -1,0 +1,246 @@
+"""Which policies the fast engine understands, and how it sees them: a table of layers.
+
+:func:`describe` reads a Stable-Baselines3 policy and returns a :class:`Layout`, or raises
+:class:`Unsupported` with the reason in words a user can act on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.distributions import (
+    BernoulliDistribution,
+    CategoricalDistribution,
+    DiagGaussianDistribution,
+    MultiCategoricalDistribution,
+)
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, MlpExtractor
+from torch import nn
+
+from sppo.engine import kernels
+
+
+class Unsupported(Exception):
+    """The fast engine does not cover this case; the message says which part of it."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A policy's networks as the kernels read them, see :mod:`sppo.engine.kernels`.
+
+    :param layers: the table of layers
+    :param heads: last layer of the policy, last layer of the value function, start of ``log_std``
+    :param kind: the action distribution
+    :param sizes: number of choices of each categorical action
+    :param n_features: width of the flattened observations
+    :param n_parameters: how many numbers the policy learns
+    """
+
+    layers: np.ndarray
+    heads: np.ndarray
+    kind: int
+    sizes: np.ndarray
+    n_features: int
+    n_parameters: int
+
+    @property
+    def n_outputs(self) -> int:
+        """Width of the policy's last layer."""
+        return int(self.layers[self.heads[0], kernels.FAN_OUT])
+
+    @property
+    def width(self) -> int:
+        """Sum of all layers' widths: the workspace one sample needs."""
+        return int(self.layers[:, kernels.FAN_OUT].sum())
+
+    def workspace(self, rows: int) -> tuple[np.ndarray, ...]:
+        """Scratch memory for minibatches of up to ``rows`` samples."""
+        return (
+            np.zeros(rows * self.n_features, np.float32),
+            np.zeros(rows * self.width, np.float32),
+            np.zeros(rows * self.width, np.float32),
+            np.ones(rows, np.float32),
+            np.zeros(self.n_outputs, np.float32),
+        )
+
+
+def describe(policy: nn.Module) -> Layout:
+    """Read ``policy``; raise :class:`Unsupported` if it is more than the engine covers."""
+    _check_policy(policy)
+    assert isinstance(policy, ActorCriticPolicy)
+    table = _Table(policy)
+    pi_source = table.add_stack(_extractor_modules(policy.pi_features_extractor, policy), -1)
+    if policy.vf_features_extractor is policy.pi_features_extractor:
+        vf_source = pi_source
+    else:
+        vf_source = table.add_stack(_extractor_modules(policy.vf_features_extractor, policy), -1)
+    pi_source = table.add_stack(list(policy.mlp_extractor.policy_net), pi_source)
+    policy_head = table.add_stack([policy.action_net], pi_source)
+    vf_source = table.add_stack(list(policy.mlp_extractor.value_net), vf_source)
+    value_head = table.add_stack([policy.value_net], vf_source)
+    kind, sizes = _distribution(policy)
+    log_std = table.claim(policy.log_std) if kind == kernels.GAUSSIAN else 0
+    return Layout(
+        layers=table.finish(),
+        heads=np.array([policy_head, value_head, log_std], np.int64),
+        kind=kind,
+        sizes=sizes,
+        n_features=_n_features(policy.observation_space),
+        n_parameters=table.n_parameters,
+    )
+
+
+def features_of(
+    observations: np.ndarray, space: spaces.Space, normalize_images: bool, out: np.ndarray | None = None
+) -> np.ndarray:
+    """Observations (one row per sample) as the float32 rows the first layers read."""
+    rows = len(observations)
+    if isinstance(space, spaces.Box) and not (normalize_images and is_image_space(space)):
+        flat = observations.reshape(rows, -1)
+    else:
+        tensor = th.as_tensor(observations)
+        if isinstance(space, spaces.Discrete):
+            tensor = tensor.reshape(rows)
+        prepared = preprocess_obs(tensor, space, normalize_images)
+        assert isinstance(prepared, th.Tensor)
+        flat = prepared.reshape(rows, -1).numpy()
+    if out is None:
+        return np.ascontiguousarray(flat, np.float32)
+    out[...] = flat
+    return out
+
+
+class _Table:
+    """Collects rows for the table of layers while keeping track of whose parameters are whose."""
+
+    _ACTIVATIONS = {nn.Tanh: kernels.TANH, nn.ReLU: kernels.RELU}
+
+    def __init__(self, policy: nn.Module) -> None:
+        self._places: dict[nn.Parameter, int] = {}
+        self.n_parameters = 0
+        for parameter in policy.parameters():
+            self._places[parameter] = self.n_parameters
+            self.n_parameters += parameter.numel()
+        self._rows: list[list[int]] = []
+        self._column = 0
+
+    def claim(self, parameter: nn.Parameter) -> int:
+        """Where the parameter starts in the flat vector; each may be claimed once."""
+        if parameter not in self._places:
+            raise Unsupported("layers that share parameters")
+        return self._places.pop(parameter)
+
+    def add_stack(self, modules: list[nn.Module], source: int) -> int:
+        """Add linear layers and their activations; returns the last one's number (or ``source``)."""
+        fresh = False
+        for module in modules:
+            activation = self._ACTIVATIONS.get(type(module))
+            if activation is not None and fresh:
+                self._rows[-1][kernels.ACTIVATION] = activation
+                fresh = False
+            elif type(module) is nn.Linear and module.bias is not None:
+                weight, bias = self.claim(module.weight), self.claim(module.bias)
+                fan_in, fan_out = module.in_features, module.out_features
+                self._rows.append(
+                    [source, fan_in, fan_out, weight, bias, kernels.IDENTITY, self._column, 0]
+                )
+                self._column += fan_out
+                source, fresh = len(self._rows) - 1, True
+            else:
+                raise Unsupported(f"a {type(module).__name__} layer in the networks")
+        return source
+
+    def finish(self) -> np.ndarray:
+        if self._places:
+            raise Unsupported("parameters outside the policy's own networks")
+        # Gradients flow from the last layer to the first: all but the last reader of a source add to it.
+        seen = set()
+        for row in reversed(self._rows):
+            row[kernels.SHARED] = int(row[kernels.SOURCE] in seen)
+            seen.add(row[kernels.SOURCE])
+        return np.array(self._rows, np.int64)
+
+
+def _check_policy(policy: nn.Module) -> None:
+    from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+
+    if type(policy) not in (ActorCriticPolicy, MaskableActorCriticPolicy):
+        raise Unsupported(f"the policy class {type(policy).__name__}")
+    if getattr(policy, "use_sde", False):
+        raise Unsupported("generalized state-dependent exploration (use_sde=True)")
+    if type(policy.mlp_extractor) is not MlpExtractor:
+        raise Unsupported(f"the network class {type(policy.mlp_extractor).__name__}")
+    if isinstance(policy.observation_space, spaces.Dict):
+        raise Unsupported("dictionary observations")
+    for parameter in policy.parameters():
+        if parameter.device.type != "cpu":
+            raise Unsupported(f"the device {parameter.device}")
+        if parameter.dtype != th.float32:
+            raise Unsupported(f"parameters of type {parameter.dtype}")
+        if not parameter.requires_grad:
+            raise Unsupported("frozen parameters (requires_grad=False)")
+        if parameter._backward_hooks:
+            raise Unsupported("hooks on parameters")
+    for module in policy.modules():
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+            raise Unsupported("hooks on modules")
+
+
+def _extractor_modules(extractor: BaseFeaturesExtractor, policy: ActorCriticPolicy) -> list[nn.Module]:
+    """The layers of a features extractor, if it is a plain stack of them after a flattening."""
+    if type(extractor) is FlattenExtractor:
+        return []
+    children = list(extractor.children())
+    if len(children) != 1 or type(children[0]) is not nn.Sequential:
+        raise Unsupported(f"the features extractor {type(extractor).__name__}")
+    stack = list(children[0])
+    if stack and type(stack[0]) is nn.Flatten:
+        stack = stack[1:]
+    # Its forward may do anything; try whether it is the stack it looks like.
+    shape = (2, *policy.observation_space.shape) if policy.observation_space.shape else None
+    if not isinstance(policy.observation_space, spaces.Box) or shape is None:
+        raise Unsupported(f"the features extractor {type(extractor).__name__} on these observations")
+    sample = th.linspace(-1, 1, int(np.prod(shape))).reshape(shape)
+    with th.no_grad():
+        flat = nn.Sequential(*stack)(sample.flatten(1))
+        if not th.allclose(extractor(sample), flat, rtol=1e-5, atol=1e-6):
+            raise Unsupported(f"the features extractor {type(extractor).__name__}")
+    return stack
+
+
+def _distribution(policy: ActorCriticPolicy) -> tuple[int, np.ndarray]:
+    from sb3_contrib.common.maskable.distributions import (
+        MaskableBernoulliDistribution,
+        MaskableCategoricalDistribution,
+        MaskableMultiCategoricalDistribution,
+    )
+
+    distribution = policy.action_dist
+    none = np.zeros(0, np.int64)
+    if type(distribution) is DiagGaussianDistribution:
+        return kernels.GAUSSIAN, none
+    if type(distribution) is BernoulliDistribution:
+        return kernels.BERNOULLI, none
+    if type(distribution) in (CategoricalDistribution, MaskableCategoricalDistribution):
+        return kernels.CATEGORICAL, np.array([distribution.action_dim], np.int64)
+    if type(distribution) in (
+        MultiCategoricalDistribution,
+        MaskableMultiCategoricalDistribution,
+        MaskableBernoulliDistribution,
+    ):
+        return kernels.CATEGORICAL, np.array(list(distribution.action_dims), np.int64)
+    raise Unsupported(f"the action distribution {type(distribution).__name__}")
+
+
+def _n_features(space: spaces.Space) -> int:
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return int(sum(space.nvec))
+    assert space.shape is not None
+    return int(np.prod(space.shape))
