@@ -1,0 +1,392 @@
+"""Environments stepped in several processes at once, this one included, meeting in shared memory.
+
+Like ``SubprocVecEnv`` to look at, but made for environments whose step takes tens of microseconds:
+observations, rewards, actions and the usual numeric infos travel through shared memory, a waiting
+process looks for work before it goes to sleep, and the calling process steps its own share of the
+environments instead of waiting for the others.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from stable_baselines3.common.env_util import is_wrapped
+from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnv
+from stable_baselines3.common.vec_env.patch_gym import _patch_env
+
+from sppo.engine.infos import InfoCodec
+
+EnvFn = Callable[[], gym.Env]
+
+#: how long a process looks for work before it sleeps: longer than a policy needs, shorter than an update
+SPIN_SECONDS = 4e-4
+#: how often a sleeping process looks up by itself, to notice that its parent is gone
+NAP_SECONDS = 0.05
+_STEP, _MESSAGE = 0, 1
+
+
+class Board:
+    """The shared memory: one row per environment, and each worker's counters."""
+
+    def __init__(self, raw: Any, space: dict[str, tuple[tuple[int, ...], Any]]) -> None:
+        offset = 0
+        for name, (shape, dtype) in space.items():
+            count = int(np.prod(shape))
+            view = np.frombuffer(raw, dtype, count, offset).reshape(shape)
+            setattr(self, name, view)
+            offset += -(-view.nbytes // 64) * 64
+
+    actions: np.ndarray
+    observations: np.ndarray
+    rewards: np.ndarray
+    dones: np.ndarray
+    infos: np.ndarray
+    info_kinds: np.ndarray
+    kinds: np.ndarray
+    requests: np.ndarray
+    answers: np.ndarray
+    asleep: np.ndarray
+    mail: np.ndarray
+
+    @staticmethod
+    def layout(n_envs: int, n_workers: int, obs: Any, action: Any) -> dict[str, tuple[tuple[int, ...], Any]]:
+        """Names, shapes and types of the parts."""
+        # One cache line per worker and counter, so that spinning processes do not disturb each other.
+        lines = (max(n_workers, 1), 8)
+        return {
+            "observations": ((n_envs, *obs.shape), obs.dtype),
+            "actions": ((n_envs, *action.shape), action.dtype),
+            "rewards": ((n_envs,), np.float32),
+            "dones": ((n_envs,), np.bool_),
+            "infos": ((n_envs, InfoCodec.CAPACITY), np.float64),
+            "info_kinds": ((n_envs,), np.int64),
+            **{name: (lines, np.int64) for name in ("kinds", "requests", "answers", "asleep", "mail")},
+        }
+
+    @staticmethod
+    def size(space: dict[str, tuple[tuple[int, ...], Any]]) -> int:
+        """Bytes the parts need, each from the start of a cache line."""
+        return sum(-(-int(np.prod(s)) * np.dtype(d).itemsize // 64) * 64 for s, d in space.values())
+
+
+class Crew:
+    """Some of the environments, stepped one after the other in the process that holds them."""
+
+    def __init__(self, env_fns: Sequence[EnvFn], first: int, board: Board | None) -> None:
+        self.envs = [_patch_env(fn()) for fn in env_fns]
+        self.first = first
+        self.board = board
+        self.codec = InfoCodec()
+
+    def step(self) -> list[dict[str, Any]]:
+        """Step all environments by the board's actions; returns their infos."""
+        board = self.board
+        assert board is not None
+        infos = []
+        for index, env in enumerate(self.envs, self.first):
+            obs, reward, terminated, truncated, info = env.step(board.actions[index].copy())
+            done = terminated or truncated
+            info = dict(info)
+            info["TimeLimit.truncated"] = truncated and not terminated
+            if done:
+                info["terminal_observation"] = obs
+                obs, reset_info = env.reset()
+                info["_reset_info"] = reset_info
+            board.observations[index] = obs
+            board.rewards[index] = reward
+            board.dones[index] = done
+            infos.append(info)
+        return infos
+
+    def reset(self, seeds: Sequence[int | None], options: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Reset all environments; returns their infos."""
+        assert self.board is not None
+        infos = []
+        for index, (env, seed, option) in enumerate(zip(self.envs, seeds, options, strict=True), self.first):
+            obs, info = env.reset(seed=seed, **({"options": option} if option else {}))
+            self.board.observations[index] = obs
+            infos.append(info)
+        return infos
+
+    def call(self, what: str, name: Any, local: int, *args: Any, **kwargs: Any) -> Any:
+        """Read, set or call something of one environment."""
+        env = self.envs[local]
+        if what == "get":
+            return env.get_wrapper_attr(name)
+        if what == "set":
+            return setattr(env, name, args[0])
+        if what == "wrapped":
+            return is_wrapped(env, name)
+        return env.get_wrapper_attr(name)(*args, **kwargs)
+
+
+def available_processes() -> int:
+    """Processes a training may use: the cores it may run on, and not more than ``OMP_NUM_THREADS``."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(limit)) if limit.isdigit() and int(limit) > 0 else cores
+
+
+def idle_cores(samples: int = 20, pause: float = 1e-3) -> float:
+    """Cores nobody is using just now, this process's own counted as idle; all of them if unknown.
+
+    The scheduler's count of runnable processes, seen a few times within some milliseconds. (The load
+    average would still remember a training that ended a minute ago.)
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    others = 0
+    try:
+        for _ in range(samples):
+            with open("/proc/loadavg") as file:
+                others += int(file.read().split()[3].split("/")[0]) - 1
+            time.sleep(pause)
+    except (OSError, ValueError, IndexError):
+        return cores
+    return max(cores - others / samples, 0.0)
+
+
+def start_context() -> Any:
+    """How to start workers: by forking (at once, sharing memory) while there is only one thread."""
+    can_fork = "fork" in mp.get_all_start_methods() and os.uname().sysname == "Linux"
+    return mp.get_context("fork" if can_fork and threading.active_count() == 1 else "spawn")
+
+
+def start_worker(context: Any, fns: Sequence[EnvFn], first: int, worker: int, raw: Any, space: Any) -> tuple:
+    """Start a process for some environments; returns it, this end of its pipe, and the bell to wake it."""
+    here, there = context.Pipe()
+    bell = context.Semaphore(0)
+    args = (CloudpickleWrapper(list(fns)), first, worker, raw, space, there, bell, os.getpid())
+    process = context.Process(target=_work, args=args, daemon=True)
+    with warnings.catch_warnings():
+        # Python 3.12 warns of forks beside the idle threads of BLAS; the child only steps environments.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    there.close()
+    return process, here, bell
+
+
+def _work(
+    fns: Any, first: int, worker: int, raw: Any, space: Any, pipe: Any, bell: Any, parent: int
+) -> None:
+    """A worker's life: wait for a request, answer it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    board = Board(raw, space)
+    try:
+        crew = Crew(fns.var, first, board)
+    except BaseException:
+        pipe.send(("error", traceback.format_exc()))
+        return
+    pipe.send(("ready", None))
+    seen = 0
+    while _wait_for_request(board, worker, seen, bell, parent):
+        seen += 1
+        try:
+            if board.kinds[worker, 0] == _STEP:
+                mail = _encode(crew, crew.step())
+            else:
+                what, args, kwargs = pipe.recv()
+                if what == "close":
+                    for env in crew.envs:
+                        env.close()
+                mail = None if what == "close" else getattr(crew, what)(*args, **kwargs)
+                pipe.send(("result", mail))
+                mail = None
+            board.mail[worker, 0] = mail is not None
+            if mail is not None:
+                pipe.send(("infos", mail))
+        except BaseException:
+            board.mail[worker, 0] = 1
+            pipe.send(("error", traceback.format_exc()))
+        board.answers[worker, 0] = seen
+
+
+def _wait_for_request(board: Board, worker: int, seen: int, bell: Any, parent: int) -> bool:
+    """Return ``True`` on a new request, ``False`` if the parent has gone."""
+    requests, asleep = board.requests[worker], board.asleep[worker]
+    deadline = time.perf_counter() + SPIN_SECONDS
+    while requests[0] == seen:
+        os.sched_yield()
+        if time.perf_counter() < deadline:
+            continue
+        asleep[0] = 1
+        # The nap's end also covers a request that was made just before the flag became visible.
+        while requests[0] == seen and not bell.acquire(timeout=NAP_SECONDS):
+            if os.getppid() != parent:
+                return False
+        asleep[0] = 0
+        deadline = time.perf_counter() + SPIN_SECONDS
+    return True
+
+
+def _encode(crew: Crew, infos: list[dict[str, Any]]) -> list[tuple[int, Any, Any]] | None:
+    """Put numeric infos on the board; what does not fit there goes by mail, as do new forms of infos."""
+    assert crew.board is not None
+    mail = []
+    for index, info in enumerate(infos, crew.first):
+        kind, form = crew.codec.encode(info, crew.board.infos[index])
+        crew.board.info_kinds[index] = kind
+        if form is not None or kind < 0:
+            mail.append((index, form, info if kind < 0 else None))
+    return mail or None
+
+
+class SharedVecEnv(VecEnv):
+    """Environments in this process and in others, behind Stable-Baselines3's ``VecEnv`` interface.
+
+    :param env_fns: functions that make the environments
+    :param n_processes: how many processes step them, this one included
+    """
+
+    def __init__(self, env_fns: Sequence[EnvFn], n_processes: int | None = None) -> None:
+        n_envs = len(env_fns)
+        n_processes = min(n_processes or available_processes(), n_envs)
+        bounds = np.linspace(0, n_envs, n_processes + 1).round().astype(int)
+        self._slices = [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        self._crew = Crew(env_fns[self._slices[0]], 0, None)
+        env = self._crew.envs[0]
+        space = Board.layout(n_envs, n_processes - 1, env.observation_space, env.action_space)
+        context = start_context()
+        raw = context.RawArray("b", Board.size(space))
+        self._board = self._crew.board = Board(raw, space)
+        self._codecs = [InfoCodec() for _ in self._slices[1:]]
+        self._workers = [
+            start_worker(context, env_fns[part], part.start, worker, raw, space)
+            for worker, part in enumerate(self._slices[1:])
+        ]
+        self._closed = False
+        for worker in range(len(self._workers)):
+            self._receive(worker)
+        super().__init__(n_envs, env.observation_space, env.action_space)
+        self.metadata = env.metadata
+
+    def step_async(self, actions: np.ndarray) -> None:
+        self._board.actions[...] = actions
+        for worker in range(len(self._workers)):
+            self._request(worker, _STEP)
+
+    def step_wait(self) -> Any:
+        infos = [self._finish_info(i, info) for i, info in enumerate(self._crew.step())]
+        board = self._board
+        for worker, part in enumerate(self._slices[1:]):
+            self._await(worker)
+            codec = self._codecs[worker]
+            pickled = {}
+            if board.mail[worker, 0]:
+                for index, form, info in self._receive(worker):
+                    if form is not None:
+                        codec.learn(form)
+                    if info is not None:
+                        pickled[index] = info
+            for index in range(part.start, part.stop):
+                info = pickled.get(index)
+                if info is None:
+                    info = codec.decode(board.info_kinds[index], board.infos[index])
+                infos.append(self._finish_info(index, info))
+        return board.observations.copy(), board.rewards.copy(), board.dones.copy(), infos
+
+    def _finish_info(self, index: int, info: dict[str, Any]) -> dict[str, Any]:
+        if "_reset_info" in info:
+            self.reset_infos[index] = info.pop("_reset_info")
+        return info
+
+    def reset(self) -> Any:
+        parts = [(self._seeds[part], self._options[part]) for part in self._slices]
+        for worker, part in enumerate(parts[1:]):
+            self._message(worker, "reset", *part)
+        infos = list(self._crew.reset(*parts[0]))
+        for worker in range(len(self._workers)):
+            infos.extend(self._result(worker))
+        self.reset_infos = infos
+        self._reset_seeds()
+        self._reset_options()
+        return self._board.observations.copy()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for env in self._crew.envs:
+            env.close()
+        for worker, (process, pipe, _) in enumerate(self._workers):
+            try:
+                self._message(worker, "close")
+                self._result(worker)
+            except (OSError, EOFError, RuntimeError):
+                pass
+            process.terminate()
+            process.join()
+            pipe.close()
+
+    def _call(self, what: str, name: Any, indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        results = []
+        for index in self._get_indices(indices):
+            index = range(self.num_envs)[index]
+            owner = next(i for i, part in enumerate(self._slices) if index < part.stop)
+            local = index - self._slices[owner].start
+            if owner == 0:
+                results.append(self._crew.call(what, name, local, *args, **kwargs))
+            else:
+                self._message(owner - 1, "call", what, name, local, *args, **kwargs)
+                results.append(self._result(owner - 1))
+        return results
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        return self._call("get", attr_name, indices)
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        self._call("set", attr_name, indices, value)
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        return self._call("method", method_name, indices, *args, **kwargs)
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        return self._call("wrapped", wrapper_class, indices)
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        if self.render_mode != "rgb_array":
+            warnings.warn(f"The render mode is {self.render_mode}, not rgb_array: no images", stacklevel=2)
+            return [None] * self.num_envs
+        return self.env_method("render")
+
+    def _request(self, worker: int, kind: int) -> None:
+        board = self._board
+        board.kinds[worker, 0] = kind
+        board.requests[worker, 0] += 1
+        if board.asleep[worker, 0]:
+            self._workers[worker][2].release()
+
+    def _message(self, worker: int, what: str, *args: Any, **kwargs: Any) -> None:
+        self._request(worker, _MESSAGE)
+        self._workers[worker][1].send((what, args, kwargs))
+
+    def _await(self, worker: int) -> None:
+        """Wait for the worker's answer to the last request."""
+        answers, wanted = self._board.answers[worker], self._board.requests[worker, 0]
+        process = self._workers[worker][0]
+        rounds = 0
+        while answers[0] != wanted:
+            os.sched_yield()
+            rounds += 1
+            if rounds % 65536 == 0 and not process.is_alive():
+                raise RuntimeError(f"the process of environments {self._slices[worker + 1]} ended unexpectedly")
+
+    def _receive(self, worker: int) -> Any:
+        kind, content = self._workers[worker][1].recv()
+        if kind == "error":
+            raise RuntimeError(f"an environment failed in its process:\n{content}")
+        return content
+
+    def _result(self, worker: int) -> Any:
+        content = self._receive(worker)
+        self._await(worker)
+        return content
