@@ -2,8 +2,9 @@
 
 :class:`SurrogateAlgorithm` stands before the upstream class in the method resolution order and replaces
 its ``train``. Everything else (saving, callbacks, logging) is inherited, and so is the collection of
-rollouts unless :mod:`sppo.engine` covers the model. The upstream classes differ only in what their buffers yield, so the loop asks two small hooks:
-:meth:`~SurrogateAlgorithm._evaluate_actions` and :meth:`~SurrogateAlgorithm._valid_samples`.
+rollouts unless :mod:`sppo.engine` covers the model. The upstream classes differ only in what their
+buffers yield, so the loop asks two small hooks: :meth:`~SurrogateAlgorithm._evaluate_actions` and
+:meth:`~SurrogateAlgorithm._valid_samples`.
 """
 
 from __future__ import annotations

@@ -24,13 +24,11 @@ class MaskableSPPO(SurrogateAlgorithm, MaskablePPO):
 
     run_name = "Maskable{}"
 
-    def _mask_source(
-        self, env: VecEnv, use_masking: bool = True
-    ) -> Callable[[VecEnv], np.ndarray] | None:
+    def _mask_source(self, env: VecEnv, use_masking: bool = True) -> Callable[[VecEnv], np.ndarray] | None:
         if not use_masking:
             return None
         if not is_masking_supported(env):
-            raise ValueError("Environment does not support action masking. Consider using ActionMasker wrapper")
+            raise ValueError("the environment has no action_masks(): wrap it in sb3_contrib's ActionMasker")
         return get_action_masks
 
     def _evaluate_actions(

@@ -22,8 +22,7 @@ llvm.add_symbol(_SYMBOL, get_cython_function_address("scipy.linalg.cython_blas",
 _vector = types.Array(types.float32, 1, "C")
 
 
-@intrinsic
-def matmul(
+def _matmul(
     typingctx: Any,
     a: Any,
     a_start: Any,
@@ -80,3 +79,6 @@ def matmul(
         return context.get_dummy_value()
 
     return signature, codegen
+
+
+matmul: Any = intrinsic(_matmul)

@@ -103,7 +103,9 @@ def collect_rollout(
         actions = rows.reshape(shape)
         if layout.kind == kernels.CATEGORICAL:
             actions = actions.astype(np.int64)
-        clipped_actions = np.clip(actions, space.low, space.high) if isinstance(space, spaces.Box) else actions
+        clipped_actions = (
+            np.clip(actions, space.low, space.high) if isinstance(space, spaces.Box) else actions
+        )
 
         new_obs, rewards, dones, infos = fast_step(env, clipped_actions)
         model.num_timesteps += env.num_envs

@@ -31,7 +31,7 @@ class FastEngine:
         return layout, self._memory
 
     def check(self, model: Any, optimizer: th.optim.Optimizer | None) -> None:
-        """Raise :class:`Unsupported` if the model's rollouts (and updates by ``optimizer``) are not covered."""
+        """Raise :class:`Unsupported` if the model's rollouts, or ``optimizer``'s updates, are not covered."""
         if model.device.type != "cpu":
             raise Unsupported(f"the device {model.device}")
         check_buffer(model.rollout_buffer)

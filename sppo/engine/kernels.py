@@ -57,7 +57,8 @@ _P = tuple(
     )
 )
 _Q = tuple(
-    np.float32(c) for c in (0.467029680186852, 0.02582309111524736, 0.0003256600784241504, 7.55360700206687e-07)
+    np.float32(c)
+    for c in (0.467029680186852, 0.02582309111524736, 0.0003256600784241504, 7.55360700206687e-07)
 )
 _P0, _P1, _P2, _P3, _P4 = _P
 _Q1, _Q2, _Q3, _Q4 = _Q
@@ -97,6 +98,15 @@ def _tanh(x: Any) -> Any:
     p = _P0 + s * (_P1 + s * (_P2 + s * (_P3 + s * _P4)))
     q = _ONE + s * (_Q1 + s * (_Q2 + s * (_Q3 + s * _Q4)))
     return x * (p / q)
+
+
+@_inline
+def tanh_of(values: Any) -> Any:
+    """The networks' tanh of each element of a flat float32 array."""
+    out = np.empty_like(values)
+    for j in range(values.shape[0]):
+        out[j] = _tanh(values[j])
+    return out
 
 
 @_inline
@@ -164,9 +174,7 @@ def _gaussian(out: Any, action: Any, log_std: Any, score: Any) -> tuple[Any, Any
 
 
 @_inline
-def _categorical(
-    out: Any, action: Any, sizes: Any, mask: Any, score: Any, d_entropy: Any
-) -> tuple[Any, Any]:
+def _categorical(out: Any, action: Any, sizes: Any, mask: Any, score: Any, d_entropy: Any) -> tuple[Any, Any]:
     """As :func:`_gaussian` for independent categorical choices; ``mask`` is empty if all are allowed."""
     log_prob, entropy = _ZERO, _ZERO
     masked = mask.shape[0] > 0

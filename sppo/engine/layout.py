@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -23,6 +24,8 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, Flatten
 from torch import nn
 
 from sppo.engine import kernels
+
+_ACTIVATIONS: dict[type[nn.Module], int] = {nn.Tanh: kernels.TANH, nn.ReLU: kernels.RELU}
 
 
 class Unsupported(Exception):
@@ -69,10 +72,9 @@ class Layout:
         )
 
 
-def describe(policy: nn.Module) -> Layout:
+def describe(policy: Any) -> Layout:
     """Read ``policy``; raise :class:`Unsupported` if it is more than the engine covers."""
     _check_policy(policy)
-    assert isinstance(policy, ActorCriticPolicy)
     table = _Table(policy)
     pi_source = table.add_stack(_extractor_modules(policy.pi_features_extractor, policy), -1)
     if policy.vf_features_extractor is policy.pi_features_extractor:
@@ -118,10 +120,8 @@ def features_of(
 class _Table:
     """Collects rows for the table of layers while keeping track of whose parameters are whose."""
 
-    _ACTIVATIONS = {nn.Tanh: kernels.TANH, nn.ReLU: kernels.RELU}
-
     def __init__(self, policy: nn.Module) -> None:
-        self._places: dict[nn.Parameter, int] = {}
+        self._places: dict[th.Tensor, int] = {}
         self.n_parameters = 0
         for parameter in policy.parameters():
             self._places[parameter] = self.n_parameters
@@ -129,7 +129,7 @@ class _Table:
         self._rows: list[list[int]] = []
         self._column = 0
 
-    def claim(self, parameter: nn.Parameter) -> int:
+    def claim(self, parameter: th.Tensor) -> int:
         """Where the parameter starts in the flat vector; each may be claimed once."""
         if parameter not in self._places:
             raise Unsupported("layers that share parameters")
@@ -139,16 +139,14 @@ class _Table:
         """Add linear layers and their activations; returns the last one's number (or ``source``)."""
         fresh = False
         for module in modules:
-            activation = self._ACTIVATIONS.get(type(module))
+            activation = _ACTIVATIONS.get(type(module))
             if activation is not None and fresh:
                 self._rows[-1][kernels.ACTIVATION] = activation
                 fresh = False
             elif type(module) is nn.Linear and module.bias is not None:
                 weight, bias = self.claim(module.weight), self.claim(module.bias)
                 fan_in, fan_out = module.in_features, module.out_features
-                self._rows.append(
-                    [source, fan_in, fan_out, weight, bias, kernels.IDENTITY, self._column, 0]
-                )
+                self._rows.append([source, fan_in, fan_out, weight, bias, kernels.IDENTITY, self._column, 0])
                 self._column += fan_out
                 source, fresh = len(self._rows) - 1, True
             else:
@@ -166,7 +164,7 @@ class _Table:
         return np.array(self._rows, np.int64)
 
 
-def _check_policy(policy: nn.Module) -> None:
+def _check_policy(policy: Any) -> None:
     from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 
     if type(policy) not in (ActorCriticPolicy, MaskableActorCriticPolicy):
@@ -191,7 +189,7 @@ def _check_policy(policy: nn.Module) -> None:
             raise Unsupported("hooks on modules")
 
 
-def _extractor_modules(extractor: BaseFeaturesExtractor, policy: ActorCriticPolicy) -> list[nn.Module]:
+def _extractor_modules(extractor: BaseFeaturesExtractor, policy: Any) -> list[nn.Module]:
     """The layers of a features extractor, if it is a plain stack of them after a flattening."""
     if type(extractor) is FlattenExtractor:
         return []
@@ -213,7 +211,7 @@ def _extractor_modules(extractor: BaseFeaturesExtractor, policy: ActorCriticPoli
     return stack
 
 
-def _distribution(policy: ActorCriticPolicy) -> tuple[int, np.ndarray]:
+def _distribution(policy: Any) -> tuple[int, np.ndarray]:
     from sb3_contrib.common.maskable.distributions import (
         MaskableBernoulliDistribution,
         MaskableCategoricalDistribution,

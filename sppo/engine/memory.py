@@ -118,7 +118,5 @@ def check_optimizer(optimizer: th.optim.Optimizer, policy: th.nn.Module) -> None
     if isinstance(group["lr"], th.Tensor) or any(isinstance(beta, th.Tensor) for beta in group["betas"]):
         raise Unsupported("Adam with tensors as learning rate or betas")
     own = list(policy.parameters())
-    if len(own) != len(group["params"]) or any(
-        a is not b for a, b in zip(own, group["params"], strict=True)
-    ):
+    if len(own) != len(group["params"]) or any(a is not b for a, b in zip(own, group["params"], strict=True)):
         raise Unsupported("an optimizer over other parameters than the policy's")

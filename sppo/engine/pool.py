@@ -70,7 +70,9 @@ class EnvPoolVecEnv(VecEnv):
         self._returns += rewards
         self._lengths += 1
         names = [
-            name for name, value in extra.items() if isinstance(value, np.ndarray) and len(value) == self.num_envs
+            name
+            for name, value in extra.items()
+            if isinstance(value, np.ndarray) and len(value) == self.num_envs
         ]
         infos: list[dict[str, Any]] = [
             {name: extra[name][index] for name in names} for index in range(self.num_envs)

@@ -111,9 +111,7 @@ def run_update(
             return
 
 
-def _prepare(
-    policy: Any, layout: Layout, buffer: RolloutBuffer
-) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+def _prepare(policy: Any, layout: Layout, buffer: RolloutBuffer) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     """Bring the buffer into the order of its own ``get`` and its arrays into the kernel's types."""
     names = ["observations", "actions", "values", "log_probs", "advantages", "returns"]
     masked = hasattr(buffer, "action_masks")
@@ -127,7 +125,7 @@ def _prepare(
     def flat(values: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(values.reshape(n_samples), np.float32)
 
-    masks = buffer.action_masks if masked else np.zeros((n_samples, 0))
+    masks = getattr(buffer, "action_masks", np.zeros((n_samples, 0)))
     data = (
         np.ascontiguousarray(buffer.actions.reshape(n_samples, -1), np.float32),
         np.ascontiguousarray(masks.reshape(n_samples, masks.shape[-1]), np.float32),

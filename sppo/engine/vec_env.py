@@ -13,7 +13,8 @@ from gymnasium import spaces
 from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
-from sppo.engine.workers import SharedVecEnv, available_processes, idle_cores
+from sppo.engine.shared_vec_env import SharedVecEnv
+from sppo.engine.workers import available_processes, idle_cores
 
 Backend = Literal["auto", "gymnasium", "envpool", "subproc"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
@@ -29,10 +30,9 @@ class InProcessVecEnv(DummyVecEnv):
     def step_wait(self) -> Any:
         n_envs = self.num_envs
         simple = self.keys[0] is None
-        buffer = self.buf_obs[None] if simple else None
         rewards, dones = np.empty(n_envs, np.float32), np.empty(n_envs, np.bool_)
         infos = []
-        observations = np.empty_like(buffer) if simple else None
+        observations = np.empty_like(self.buf_obs[self.keys[0]]) if simple else None
         for index, (env, action) in enumerate(zip(self.envs, self.actions, strict=True)):
             obs, rewards[index], terminated, truncated, info = env.step(action)
             info = dict(info)
@@ -87,7 +87,7 @@ def make_vec_env(
             return InProcessVecEnv(env_fns, **options)
         return SharedVecEnv(env_fns, **options) if _fits_on_board(env_fns[0]) else SubprocVecEnv(env_fns)
 
-    return env_util.make_vec_env(env_id, n_envs, seed, *args, vec_env_cls=build, **kwargs)  # type: ignore[arg-type]
+    return env_util.make_vec_env(env_id, n_envs, seed, *args, vec_env_cls=build, **kwargs)  # type: ignore
 
 
 def _fits_on_board(env_fn: Callable[[], gym.Env]) -> bool:
