@@ -34,8 +34,8 @@ class FastEngine:
         """Raise :class:`Unsupported` if the model's rollouts, or ``optimizer``'s updates, are not covered."""
         if model.device.type != "cpu":
             raise Unsupported(f"the device {model.device}")
-        check_buffer(model.rollout_buffer)
         describe(model.policy)
+        check_buffer(model.rollout_buffer)
         if optimizer is not None:
             check_optimizer(optimizer, model.policy)
 

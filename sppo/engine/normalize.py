@@ -15,7 +15,7 @@ Step = tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]
 
 def fast_step(env: VecEnv, actions: np.ndarray) -> Step:
     """``env.step(actions)``, with the arithmetic compiled if ``env`` is a plain ``VecNormalize``."""
-    if type(env) is not VecNormalize or type(env.obs_rms) is not RunningMeanStd or not env.norm_obs:
+    if type(env) is not VecNormalize or not env.norm_obs or type(env.obs_rms) is not RunningMeanStd:
         return env.step(actions)
     env.venv.step_async(actions)
     obs, rewards, dones, infos = env.venv.step_wait()

@@ -1,0 +1,184 @@
+"""Fast collection gives the rollouts, statistics and callbacks that Stable-Baselines3's loop gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from engine_models import make_env, make_model
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sppo import SPPO
+from sppo.engine import bookkeeping
+from sppo.engine.normalize import fast_step
+
+ARRAYS = (
+    "observations",
+    "actions",
+    "rewards",
+    "episode_starts",
+    "values",
+    "log_probs",
+    "advantages",
+    "returns",
+)
+
+
+class Recorder(BaseCallback):
+    """Keeps what a callback is shown at every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[dict[str, Any]] = []
+        self.timesteps: list[int] = []
+
+    def _on_step(self) -> bool:
+        self.steps.append(dict(self.locals))
+        self.timesteps.append(self.num_timesteps)
+        return True
+
+
+def rollout(model: Any, engine: str) -> tuple[Any, Recorder]:
+    model.engine = engine
+    recorder = Recorder()
+    _, callback = model._setup_learn(10_000, recorder)
+    arguments = () if not hasattr(model.rollout_buffer, "action_masks") else (True,)
+    for _ in range(2):
+        assert model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps, *arguments)
+    return model.rollout_buffer, recorder
+
+
+def assert_same_rollout(make: Any) -> None:
+    reference, shown = rollout(make(), "reference")
+    fast, shown_fast = rollout(make(), "fast")
+    names = [*ARRAYS, "action_masks"] if hasattr(reference, "action_masks") else ARRAYS
+    for name in names:
+        a, b = getattr(reference, name), getattr(fast, name)
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        np.testing.assert_allclose(b, a, rtol=2e-4, atol=2e-5, err_msg=name)
+    assert (reference.pos, reference.full) == (fast.pos, fast.full)
+    assert shown.timesteps == shown_fast.timesteps
+    for a, b in zip(shown.steps, shown_fast.steps, strict=True):
+        for name in ("actions", "clipped_actions", "new_obs", "rewards", "dones", "values", "log_probs"):
+            if name not in a:
+                assert name == "clipped_actions", "MaskablePPO has no such variable"
+                continue
+            assert type(a[name]) is type(b[name]), name
+            assert a[name].shape == b[name].shape, name
+            assert a[name].dtype == b[name].dtype, name
+            np.testing.assert_allclose(b[name], a[name], rtol=2e-4, atol=2e-5, err_msg=name)
+        assert {"self", "env", "infos", "obs_tensor", "rollout_buffer", "n_steps", "callback"} <= b.keys()
+        assert [sorted(info) for info in a["infos"]] == [sorted(info) for info in b["infos"]]
+
+
+@pytest.mark.parametrize("action", ["box", "matrix", "discrete", "multidiscrete", "multibinary"])
+def test_actions(action: str) -> None:
+    assert_same_rollout(lambda: make_model(action=action))
+
+
+@pytest.mark.parametrize("action", ["discrete", "multidiscrete", "multibinary"])
+def test_masked_actions(action: str) -> None:
+    assert_same_rollout(lambda: make_model(action=action, masked=True))
+
+
+@pytest.mark.parametrize("observation", ["double", "matrix", "discrete", "multidiscrete", "multibinary"])
+def test_observations(observation: str) -> None:
+    assert_same_rollout(lambda: make_model(observation=observation))
+
+
+def normalized(**kwargs: Any) -> SPPO:
+    env = VecNormalize(make_env("double"), gamma=0.9, clip_obs=1.5, clip_reward=2.0, **kwargs)
+    return SPPO("MlpPolicy", env, n_steps=48, batch_size=16, seed=1, device="cpu")
+
+
+@pytest.mark.parametrize("options", [{}, {"norm_obs": False}, {"norm_reward": False}, {"training": False}])
+def test_vec_normalize(options: dict[str, Any]) -> None:
+    """Same statistics, same normalised observations and rewards, same normalised last observations."""
+    assert_same_rollout(lambda: normalized(**options))
+    models = {}
+    for engine in ("reference", "fast"):
+        models[engine] = normalized(**options)
+        rollout(models[engine], engine)
+    a, b = (models[engine].get_vec_normalize_env() for engine in ("reference", "fast"))
+    assert a is not None
+    assert b is not None
+    for x, y in ((a.ret_rms, b.ret_rms), *([(a.obs_rms, b.obs_rms)] if a.norm_obs else [])):
+        np.testing.assert_allclose(y.mean, x.mean, rtol=1e-6)
+        np.testing.assert_allclose(y.var, x.var, rtol=1e-6)
+        assert y.count == x.count
+        assert np.shape(y.mean) == np.shape(x.mean)
+    np.testing.assert_allclose(a.get_original_obs(), b.get_original_obs())
+    np.testing.assert_allclose(a.get_original_reward(), b.get_original_reward(), rtol=1e-4, atol=1e-5)
+
+
+def test_normalized_steps_from_the_same_actions_are_the_same_numbers() -> None:
+    ours, theirs = (VecNormalize(make_env("double"), clip_obs=1.5) for _ in range(2))
+    assert np.array_equal(ours.reset(), theirs.reset())
+    rng = np.random.default_rng(0)
+    ended = 0
+    for _ in range(60):
+        actions = rng.uniform(-1, 1, (3, 3)).astype(np.float32)
+        a, b = fast_step(ours, actions), theirs.step(actions)
+        for x, y in zip(a[:3], b[:3], strict=True):
+            assert x.dtype == y.dtype
+            np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-7)
+        for x, y in zip(a[3], b[3], strict=True):
+            if "terminal_observation" in y:
+                ended += 1
+                np.testing.assert_allclose(x["terminal_observation"], y["terminal_observation"], rtol=1e-6)
+        np.testing.assert_allclose(ours.returns, theirs.returns)
+    assert ended > 5
+    assert isinstance(ours.obs_rms, type(theirs.obs_rms))
+    np.testing.assert_allclose(ours.obs_rms.var, theirs.obs_rms.var, rtol=1e-12)
+    np.testing.assert_allclose(ours.ret_rms.var, theirs.ret_rms.var, rtol=1e-12)
+
+
+def test_advantages_are_bit_for_bit_the_buffers() -> None:
+    rng = np.random.default_rng(0)
+    space = make_env().observation_space
+    buffer = RolloutBuffer(50, space, make_env().action_space, "cpu", gae_lambda=0.93, gamma=0.97, n_envs=4)
+    for name in ("rewards", "values"):
+        setattr(buffer, name, rng.standard_normal((50, 4)).astype(np.float32))
+    buffer.episode_starts = (rng.random((50, 4)) < 0.1).astype(np.float32)
+    last, dones = rng.standard_normal(4).astype(np.float32), rng.random(4) < 0.5
+    advantages, returns = np.zeros((50, 4), np.float32), np.zeros((50, 4), np.float32)
+    bookkeeping.advantages_and_returns(
+        *(buffer.rewards, buffer.values, buffer.episode_starts, last, dones.astype(np.float32)),
+        *(np.float32(0.97), np.float32(0.97 * 0.93), advantages, returns),
+    )
+    buffer.compute_returns_and_advantage(th.as_tensor(last), dones)
+    assert np.array_equal(advantages, buffer.advantages)
+    assert np.array_equal(returns, buffer.returns)
+
+
+def test_timeouts_are_bootstrapped() -> None:
+    """A time limit's last reward carries the value of the state it cut off, a real ending's does not."""
+    model = make_model()
+    buffer, recorder = rollout(model, "fast")
+    cut = 0
+    for step in recorder.steps[-model.n_steps :]:
+        for index, info in enumerate(step["infos"]):
+            stored = buffer.rewards[step["n_steps"], index]
+            if info["TimeLimit.truncated"]:
+                cut += 1
+                last = th.as_tensor(info["terminal_observation"])[None]
+                with th.no_grad():
+                    value = model.policy.predict_values(last).item()
+                assert np.isclose(stored, np.float32(info["height"]) + model.gamma * value, atol=1e-5)
+            else:
+                assert np.isclose(stored, np.float32(info["height"]))
+    assert cut > 3
+
+
+def test_a_callback_can_end_the_training() -> None:
+    class Stop(BaseCallback):
+        def _on_step(self) -> bool:
+            return self.n_calls < 5
+
+    model = make_model(engine="fast").learn(10_000, callback=Stop())
+    assert model.num_timesteps == 5 * model.n_envs
