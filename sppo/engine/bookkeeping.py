@@ -6,12 +6,13 @@ results are Stable-Baselines3's.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 _exact = njit(error_model="numpy", nogil=True, cache=True)
+_inline = njit(error_model="numpy", nogil=True)
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
@@ -45,31 +46,76 @@ def advantages_and_returns(
             returns[t, e] = running + values[t, e]
 
 
-@_exact
-def update_moments(batch: Any, mean: Any, var: Any, count: float, new_mean: Any, new_var: Any) -> None:
-    """Running mean and variance per column after another batch of rows (float64)."""
-    rows = batch.shape[0]
-    total = count + rows
-    for j in range(batch.shape[1]):
-        s = 0.0
-        for b in range(rows):
-            s += batch[b, j]
-        batch_mean = s / rows
-        s = 0.0
-        for b in range(rows):
-            s += (batch[b, j] - batch_mean) * (batch[b, j] - batch_mean)
-        batch_var = s / rows
-        delta = batch_mean - mean[j]
-        new_mean[j] = mean[j] + delta * rows / total
-        new_var[j] = (var[j] * count + batch_var * rows + delta * delta * count * rows / total) / total
+class Scaling(NamedTuple):
+    """The settings of a ``VecNormalize``, under its names."""
+
+    gamma: float
+    epsilon: float
+    clip_obs: float
+    clip_reward: float
+    norm_reward: bool
+    training: bool
+
+
+@_inline
+def _merge(total: float, squares: float, rows: int, mean: float, var: float, count: float) -> Any:
+    """Mean and variance of what ``mean``, ``var`` and ``count`` describe together with ``rows`` more.
+
+    :param total: sum of the new numbers
+    :param squares: sum of the squares of their distances from their own mean
+    """
+    delta = total / rows - mean
+    both = count + rows
+    merged = mean + delta * rows / both
+    return merged, (var * count + squares + delta * delta * count * rows / both) / both
+
+
+@_inline
+def _sums(column: Any) -> Any:
+    """Sum, and sum of the squared distances from the mean."""
+    total, squares = 0.0, 0.0
+    for b in range(column.shape[0]):
+        total += column[b]
+    for b in range(column.shape[0]):
+        distance = column[b] - total / column.shape[0]
+        squares += distance * distance
+    return total, squares
 
 
 @_exact
-def standardize(batch: Any, mean: Any, var: Any, epsilon: float, limit: float, out: Any) -> None:
-    """Rows minus mean over standard deviation, clipped to ``limit``; float64 arithmetic, float32 out."""
-    for j in range(batch.shape[1]):
-        root = np.sqrt(var[j] + epsilon)
-        for b in range(batch.shape[0]):
-            x = (batch[b, j] - mean[j]) / root
-            x = limit if x > limit else x
-            out[b, j] = -limit if x < -limit else x
+def normalize_step(
+    scaling: Any, obs: Any, rewards: Any, returns: Any, moments: Any, counts: Any, out: Any, out_rewards: Any
+) -> None:
+    """Everything ``VecNormalize`` does with the numbers of a step (float64 arithmetic, float32 out).
+
+    :param returns: discounted sums of rewards so far, brought up to date here
+    :param moments: mean and variance of each observation, then of the returns, brought up to date here
+    :param counts: how many observations and returns these describe
+    """
+    rows, width = obs.shape
+    if scaling.training:
+        for b in range(rows):
+            returns[b] = returns[b] * scaling.gamma + rewards[b]
+        total, squares = _sums(returns)
+        moments[0, width], moments[1, width] = _merge(
+            total, squares, rows, moments[0, width], moments[1, width], counts[1]
+        )
+    root = np.sqrt(moments[1, width] + scaling.epsilon)
+    for b in range(rows):
+        scaled = _clip(rewards[b] / root, scaling.clip_reward)
+        out_rewards[b] = scaled if scaling.norm_reward else rewards[b]
+    for j in range(width):
+        if scaling.training:
+            total, squares = _sums(obs[:, j])
+            moments[0, j], moments[1, j] = _merge(
+                total, squares, rows, moments[0, j], moments[1, j], counts[0]
+            )
+        root = np.sqrt(moments[1, j] + scaling.epsilon)
+        for b in range(rows):
+            out[b, j] = _clip((obs[b, j] - moments[0, j]) / root, scaling.clip_obs)
+
+
+@_inline
+def _clip(x: float, limit: float) -> float:
+    x = limit if x > limit else x
+    return -limit if x < -limit else x

@@ -23,6 +23,8 @@ from sppo.engine.layout import Layout, features_of
 from sppo.engine.memory import FlatMemory
 from sppo.engine.normalize import fast_step
 
+_NOISE = {kernels.GAUSSIAN: "normal_", kernels.CATEGORICAL: "exponential_", kernels.BERNOULLI: "uniform_"}
+
 
 class Actor:
     """A compiled policy for a fixed number of environments."""
@@ -32,39 +34,46 @@ class Actor:
         self._workspace = layout.workspace(n_envs)
         self._no_masks = np.zeros((n_envs, 0), np.float32)
         self._features = np.zeros((n_envs, layout.n_features), np.float32)
-        self._noise = th.zeros(n_envs * layout.n_outputs)
-        self._draws = self._noise.split([n_envs * int(size) for size in layout.sizes] or len(self._noise))
-        self._shapes = [(n_envs, int(size)) for size in layout.sizes] or [(n_envs, layout.n_outputs)]
+        noise = th.zeros(n_envs * layout.n_outputs)
+        self._noise = noise.numpy()
+        sizes = [int(size) for size in layout.sizes] or [layout.n_outputs]
+        draws = [part.view(n_envs, -1) for part in noise.split([n_envs * size for size in sizes])]
+        # As many numbers from PyTorch's generator, and in the order, as its distributions draw them.
+        name = {
+            kernels.GAUSSIAN: "normal_",
+            kernels.CATEGORICAL: "exponential_",
+            kernels.BERNOULLI: "uniform_",
+        }
+        self._draws = [getattr(part, name[layout.kind]) for part in draws]
         self._n_actions = len(layout.sizes) or layout.n_outputs
+        space = policy.action_space
+        limits = (space.low, space.high) if isinstance(space, spaces.Box) else np.zeros((2, 0))
+        self._limits = np.ascontiguousarray(np.reshape(limits, (2, -1)), np.float32)
         self._space: spaces.Space = policy.observation_space
         self._normalize_images: bool = policy.normalize_images
         self._n_envs = n_envs
 
     def __call__(
-        self, parameters: np.ndarray, observations: np.ndarray, masks: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Actions (float32 rows), values and log-probabilities for one step of all environments."""
+        self,
+        parameters: np.ndarray,
+        observations: np.ndarray,
+        masks: np.ndarray | None,
+        values: np.ndarray,
+        log_probs: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Actions of all environments (float32 rows), as drawn and within their limits."""
         layout = self._layout
         features_of(observations, self._space, self._normalize_images, out=self._features)
-        self._draw()
+        for draw in self._draws:
+            draw()
         actions = np.empty((self._n_envs, self._n_actions), np.float32)
-        values, log_probs = np.empty(self._n_envs, np.float32), np.empty(self._n_envs, np.float32)
+        clipped = np.empty_like(actions) if layout.kind == kernels.GAUSSIAN else actions
         kernels.sample_actions(
             *(layout.layers, layout.heads, layout.kind, layout.sizes, parameters),
-            *(self._features.reshape(-1), self._no_masks if masks is None else masks),
-            *(self._noise.numpy(), self._workspace, actions, log_probs, values),
+            *(self._features.reshape(-1), self._no_masks if masks is None else masks, self._noise),
+            *(self._limits, self._workspace, actions, clipped, log_probs, values),
         )
-        return actions, values, log_probs
-
-    def _draw(self) -> None:
-        """Random numbers from PyTorch's generator, as many and as PyTorch's distributions draw them."""
-        for numbers, shape in zip(self._draws, self._shapes, strict=True):
-            if self._layout.kind == kernels.GAUSSIAN:
-                numbers.view(shape).normal_()
-            elif self._layout.kind == kernels.CATEGORICAL:
-                numbers.view(shape).exponential_()
-            else:
-                numbers.view(shape).uniform_()
+        return actions, clipped
 
 
 def collect_rollout(
@@ -86,42 +95,42 @@ def collect_rollout(
     layout, memory = prepare()
     act = Actor(model.policy, layout, env.num_envs)
     rollout_buffer.reset()
+    # Views of the buffer's rows, which the policy fills, as the tensors callbacks expect.
+    all_values = th.from_numpy(rollout_buffer.values).unsqueeze(-1).unbind()
+    all_log_probs = th.from_numpy(rollout_buffer.log_probs).unbind()
     callback.on_rollout_start()
-    space, shape = model.action_space, (env.num_envs, *model.action_space.shape)
+    shape = (env.num_envs, *model.action_space.shape)
     n_steps = 0
-    action_masks = None
+    action_masks, float_masks = None, None
     while n_steps < n_rollout_steps:
         if not memory.is_current(model.policy):
             layout, memory = prepare()
             act = Actor(model.policy, layout, env.num_envs)
-        float_masks = None
         if masks_of is not None:
             action_masks = masks_of(env)
             float_masks = np.ascontiguousarray(action_masks.reshape(env.num_envs, -1), np.float32)
-        rows, row_values, row_log_probs = act(memory.parameters, model._last_obs, float_masks)
-        # Choices are integers, coins and Gaussian actions float32, as PyTorch's distributions give them.
-        actions = rows.reshape(shape)
+        rows = rollout_buffer.values[n_steps], rollout_buffer.log_probs[n_steps]
+        actions, clipped_actions = act(memory.parameters, model._last_obs, float_masks, *rows)
         if layout.kind == kernels.CATEGORICAL:
-            actions = actions.astype(np.int64)
-        clipped_actions = (
-            np.clip(actions, space.low, space.high) if isinstance(space, spaces.Box) else actions
-        )
+            # Choices are integers; coins and Gaussian actions float32, as from PyTorch's distributions.
+            actions = clipped_actions = actions.astype(np.int64)
+        actions, clipped_actions = actions.reshape(shape), clipped_actions.reshape(shape)
 
         new_obs, rewards, dones, infos = fast_step(env, clipped_actions)
         model.num_timesteps += env.num_envs
 
         # Under the names they have in Stable-Baselines3, for callbacks that read them.
-        obs_tensor = obs_as_tensor(model._last_obs, model.device)
-        values, log_probs = th.from_numpy(row_values).reshape(-1, 1), th.from_numpy(row_log_probs)
+        values, log_probs = all_values[n_steps], all_log_probs[n_steps]
+        obs_tensor = th.from_numpy(model._last_obs)
         callback.update_locals({**locals(), "self": model})
         if not callback.on_step():
             return False
 
         model._update_info_buffer(infos, dones)
-        n_steps += 1
         if dones.any():
             _bootstrap_timeouts(model, rewards, dones, infos)
-        _store(rollout_buffer, model, actions, rewards, row_values, row_log_probs, action_masks)
+        _store(rollout_buffer, n_steps, model, actions, rewards, action_masks)
+        n_steps += 1
         model._last_obs = new_obs
         model._last_episode_starts = dones
 
@@ -148,24 +157,20 @@ def _bootstrap_timeouts(
 
 def _store(
     buffer: RolloutBuffer,
+    position: int,
     model: Any,
     actions: np.ndarray,
     rewards: np.ndarray,
-    values: np.ndarray,
-    log_probs: np.ndarray,
     action_masks: np.ndarray | None,
 ) -> None:
-    """``buffer.add`` without the copies it makes of what it copies anyway."""
-    position = buffer.pos
+    """``buffer.add`` for what the policy has not put there itself, without intermediate copies."""
     buffer.observations[position] = model._last_obs.reshape(buffer.n_envs, *buffer.obs_shape)
     buffer.actions[position] = actions.reshape(buffer.n_envs, buffer.action_dim)
     buffer.rewards[position] = rewards
     buffer.episode_starts[position] = model._last_episode_starts
-    buffer.values[position] = values
-    buffer.log_probs[position] = log_probs
     if action_masks is not None:
         buffer.action_masks[position] = action_masks.reshape(buffer.n_envs, -1)  # type: ignore[attr-defined]
-    buffer.pos += 1
+    buffer.pos = position + 1
     buffer.full = buffer.pos == buffer.buffer_size
 
 

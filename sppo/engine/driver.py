@@ -22,19 +22,20 @@ class FastEngine:
 
     def __init__(self) -> None:
         self._memory: FlatMemory | None = None
+        self._layout: Layout | None = None
 
     def prepare(self, policy: th.nn.Module) -> tuple[Layout, FlatMemory]:
         """The policy's layout and memory; raises :class:`Unsupported` if it is not covered."""
-        layout = describe(policy)
-        if self._memory is None or not self._memory.is_current(policy):
+        if self._layout is None or self._memory is None or not self._memory.is_current(policy):
+            self._layout = describe(policy)
             self._memory = FlatMemory(policy)
-        return layout, self._memory
+        return self._layout, self._memory
 
     def check(self, model: Any, optimizer: th.optim.Optimizer | None) -> None:
         """Raise :class:`Unsupported` if the model's rollouts, or ``optimizer``'s updates, are not covered."""
         if model.device.type != "cpu":
             raise Unsupported(f"the device {model.device}")
-        describe(model.policy)
+        self._layout = describe(model.policy)
         check_buffer(model.rollout_buffer)
         if optimizer is not None:
             check_optimizer(optimizer, model.policy)

@@ -452,8 +452,10 @@ def sample_actions(
     features: Any,
     masks: Any,
     noise: Any,
+    limits: Any,
     workspace: Any,
     actions: Any,
+    clipped: Any,
     log_probs: Any,
     values: Any,
 ) -> None:
@@ -462,42 +464,57 @@ def sample_actions(
     :param noise: standard normal numbers (one per action dimension) for Gaussian actions, standard
         exponential ones (one per choice, a block of rows per categorical action) for categorical ones,
         uniform ones for coins
+    :param limits: lowest and highest value of each Gaussian action, to which ``clipped`` keeps
     """
-    _, hidden, scratch, ones, d_entropy = workspace
+    _, hidden, _, ones, d_entropy = workspace
     rows, capacity, width = log_probs.shape[0], ones.shape[0], d_entropy.shape[0]
     forward(layers, parameters, features, hidden, ones, rows)
     policy, value = layers[heads[0], COLUMN] * capacity, layers[heads[1], COLUMN] * capacity
-    log_std = parameters[heads[2] : heads[2] + (width if kind == GAUSSIAN else 0)]
-    score = scratch[:width]
     for b in range(rows):
         out, action = hidden[policy + b * width : policy + (b + 1) * width], actions[b]
-        if kind == GAUSSIAN:
-            for j in range(width):
-                action[j] = out[j] + np.exp(log_std[j]) * noise[b * width + j]
-            log_prob, _ = _gaussian(out, action, log_std, score)
-        elif kind == CATEGORICAL:
-            _race(out, sizes, masks[b], noise, b, rows, action)
-            log_prob, _ = _categorical(out, action, sizes, masks[b], score, d_entropy)
+        log_prob = _ZERO
+        if kind == CATEGORICAL:
+            log_prob = _race(out, sizes, masks[b], noise, b, rows, action)
         else:
             for j in range(width):
-                action[j] = _ONE if noise[b * width + j] < _ONE / (_ONE + np.exp(-out[j])) else _ZERO
-            log_prob, _ = _bernoulli(out, action, score, d_entropy)
+                number = noise[b * width + j]
+                if kind == GAUSSIAN:
+                    log_std = parameters[heads[2] + j]
+                    x = out[j] + np.exp(log_std) * number
+                    log_prob -= _HALF * number * number + log_std + _HALF_LOG_TWO_PI
+                    action[j] = x
+                    x = limits[0, j] if x < limits[0, j] else x
+                    clipped[b, j] = limits[1, j] if x > limits[1, j] else x
+                else:
+                    p = _ONE / (_ONE + np.exp(-out[j]))
+                    action[j] = _ONE if number < p else _ZERO
+                    log_prob += np.log(p if number < p else _ONE - p)
         log_probs[b] = log_prob
         values[b] = hidden[value + b]
 
 
 @_inline
-def _race(out: Any, sizes: Any, mask: Any, noise: Any, row: int, rows: int, action: Any) -> None:
-    """The choice whose exponential clock, running at the choice's probability, rings first."""
+def _race(out: Any, sizes: Any, mask: Any, noise: Any, row: int, rows: int, action: Any) -> Any:
+    """Choose whose exponential clock, running at the choice's probability, rings first.
+
+    Returns the choices' log-probability.
+    """
     masked = mask.shape[0] > 0
-    start = 0
+    start, log_prob = 0, _ZERO
     for i in range(sizes.shape[0]):
         clocks = noise[start * rows + row * sizes[i] : start * rows + (row + 1) * sizes[i]]
-        best, first = np.float32(-np.inf), 0
+        best, winner, top, total = np.float32(-np.inf), _ZERO, np.float32(-np.inf), _ZERO
         for j in range(sizes[i]):
             logit = _FORBIDDEN if masked and mask[start + j] == _ZERO else out[start + j]
+            # The sum of exponentials so far, relative to the largest so far.
+            if logit > top:
+                total *= np.exp(top - logit)
+                top = logit
+            total += np.exp(logit - top)
             speed = logit - np.log(clocks[j])
             if speed > best:
-                best, first = speed, j
-        action[i] = np.float32(first)
+                best, winner = speed, logit
+                action[i] = np.float32(j)
+        log_prob += winner - top - np.log(total)
         start += sizes[i]
+    return log_prob

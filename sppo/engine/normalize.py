@@ -19,17 +19,10 @@ def fast_step(env: VecEnv, actions: np.ndarray) -> Step:
         return env.step(actions)
     env.venv.step_async(actions)
     obs, rewards, dones, infos = env.venv.step_wait()
-    if not isinstance(obs, np.ndarray) or obs.ndim != 2 or obs.dtype not in (np.float32, np.float64):
-        raise TypeError(f"expected rows of floating-point observations, got {type(obs)}")
+    if not isinstance(obs, np.ndarray) or obs.dtype not in (np.float32, np.float64):
+        raise TypeError(f"VecNormalize needs arrays of floating-point observations, got {type(obs)}")
     env.old_obs, env.old_reward = obs, rewards
-    if env.training:
-        _update(env.obs_rms, obs)
-        env.returns = env.returns * env.gamma + rewards
-        _update(env.ret_rms, env.returns.reshape(-1, 1))
-    normalized = np.empty(obs.shape, np.float32)
-    rms = env.obs_rms
-    bookkeeping.standardize(obs, rms.mean, rms.var, float(env.epsilon), float(env.clip_obs), normalized)
-    rewards = env.normalize_reward(rewards)
+    normalized, rewards = _normalize(env, obs, rewards)
     if dones.any():
         for index in np.flatnonzero(dones):
             if "terminal_observation" in infos[index]:
@@ -38,10 +31,30 @@ def fast_step(env: VecEnv, actions: np.ndarray) -> Step:
     return normalized, rewards, dones, infos
 
 
-def _update(rms: RunningMeanStd, batch: np.ndarray) -> None:
-    shape = np.shape(rms.mean)
-    mean, var = np.empty(batch.shape[1]), np.empty(batch.shape[1])
-    old_mean, old_var = np.reshape(rms.mean, -1), np.reshape(rms.var, -1)
-    bookkeeping.update_moments(batch, old_mean, old_var, float(rms.count), mean, var)
-    rms.mean, rms.var = mean.reshape(shape), var.reshape(shape)
-    rms.count += len(batch)
+def _normalize(env: VecNormalize, obs: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    obs_rms, ret_rms = env.obs_rms, env.ret_rms
+    assert isinstance(obs_rms, RunningMeanStd)
+    width = obs_rms.mean.size
+    moments = np.empty((2, width + 1))
+    moments[0, :width], moments[1, :width] = obs_rms.mean.ravel(), obs_rms.var.ravel()
+    moments[0, width], moments[1, width] = ret_rms.mean, ret_rms.var
+    counts = np.array([obs_rms.count, ret_rms.count])
+    scaling = bookkeeping.Scaling(
+        *(float(env.gamma), float(env.epsilon), float(env.clip_obs), float(env.clip_reward)),
+        *(bool(env.norm_reward), bool(env.training)),
+    )
+    normalized, scaled = np.empty(obs.shape, np.float32), np.empty(rewards.shape, np.float32)
+    rows = len(obs)
+    returns = np.array(env.returns, np.float64)
+    bookkeeping.normalize_step(
+        *(scaling, obs.reshape(rows, width), rewards, returns, moments, counts),
+        *(normalized.reshape(rows, width), scaled),
+    )
+    if env.training:
+        env.returns = returns
+        obs_rms.mean = moments[0, :width].reshape(obs_rms.mean.shape)
+        obs_rms.var = moments[1, :width].reshape(obs_rms.var.shape)
+        ret_rms.mean, ret_rms.var = moments[0, width], moments[1, width]
+        obs_rms.count += rows
+        ret_rms.count += rows
+    return normalized, scaled
