@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 EngineMode = Literal["auto", "reference", "fast"]
 ENGINES: tuple[str, ...] = get_args(EngineMode)
+#: names of the policy classes for which the fast engine is likely to apply
+FAST_POLICIES = ("ActorCriticPolicy", "MaskableActorCriticPolicy")
 
 SelfSurrogateAlgorithm = TypeVar("SelfSurrogateAlgorithm", bound="SurrogateAlgorithm")
 
@@ -99,6 +101,9 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
         if self.engine not in ENGINES:
             options = ", ".join(f'engine="{name}"' for name in ENGINES)
             raise ValueError(f"unknown engine={self.engine!r}: write one of {options}")
+        if self.engine != "reference" and self.policy_class.__name__ in FAST_POLICIES:
+            # Before the policy is made, which leaves time to compile meanwhile.
+            self._make_engine()
         if self.clip_range is None:
             # Upstream wants a number here: an infinite clip cuts nothing, and a model saved with it
             # still loads in the upstream class.
@@ -222,12 +227,11 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
         if self.engine == "reference":
             return None
         # Here, so that the reference loop does without Numba.
-        from sppo.engine.driver import FastEngine, Unsupported
+        from sppo.engine.layout import Unsupported
 
-        if self._fast is None:
-            self._fast = FastEngine()
+        engine = self._make_engine()
         try:
-            self._fast.check(self, optimizer)
+            engine.check(self, optimizer)
             for hook in ("_loss", "_normalized", "_train_epoch"):
                 if getattr(type(self), hook) is not getattr(SurrogateAlgorithm, hook):
                     raise Unsupported(f"the method {hook} of {type(self).__name__}")
@@ -240,6 +244,13 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
                 print(f"Using the reference engine: the fast one does not cover {reason}")
                 self._fallback_told = True
             return None
+        return engine
+
+    def _make_engine(self) -> FastEngine:
+        from sppo.engine.driver import FastEngine
+
+        if self._fast is None:
+            self._fast = FastEngine()
         return self._fast
 
     def _excluded_save_params(self) -> list[str]:

@@ -12,6 +12,7 @@ from sppo.engine.collect import collect_rollout
 from sppo.engine.layout import Layout, Unsupported, describe
 from sppo.engine.memory import FlatMemory, check_optimizer
 from sppo.engine.update import EpochResult, UpdateSettings, check_buffer, run_update
+from sppo.engine.warmup import WARMUP
 from sppo.surrogates import Surrogate
 
 __all__ = ["FastEngine", "Unsupported"]
@@ -23,6 +24,7 @@ class FastEngine:
     def __init__(self) -> None:
         self._memory: FlatMemory | None = None
         self._layout: Layout | None = None
+        WARMUP.start()
 
     def prepare(self, policy: th.nn.Module) -> tuple[Layout, FlatMemory]:
         """The policy's layout and memory; raises :class:`Unsupported` if it is not covered."""
@@ -58,6 +60,7 @@ class FastEngine:
     def update(self, model: Any, settings: UpdateSettings) -> Iterator[EpochResult]:
         """Train on the model's rollout buffer, one pass after the other."""
         layout, memory = self.prepare(model.policy)
+        WARMUP.wait()
         return run_update(model.policy, layout, memory, model.rollout_buffer, settings)
 
     def collect(self, model: Any, env: VecEnv, *args: Any, **kwargs: Any) -> bool:

@@ -1,0 +1,39 @@
+"""A cold start compiles the kernel once, in another process, and trains to the same result."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+CODE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from engine_models import flat, make_model
+from sppo.engine import kernels, warmup
+model = make_model(engine="fast", n_epochs=2)
+started = warmup.WARMUP._process is not None
+model.learn(288)
+assert len(kernels.run_epoch.signatures) == 1
+hits = sum(kernels.run_epoch.stats.cache_hits.values())
+print(started, hits, float(abs(flat(model.policy)).sum()))
+"""
+
+
+def run(cache: Path) -> list[str]:
+    here = str(Path(__file__).parent)
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, here], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_cold_and_warm_start(tmp_path: Path) -> None:
+    """Both read the kernel from disk, the cold start after its helper has put it there."""
+    cold, warm = run(tmp_path), run(tmp_path)
+    assert cold[:2] == ["True", "1"]
+    assert warm[:2] == ["False", "1"]
+    assert cold[2] == warm[2]
