@@ -9,7 +9,6 @@ environments instead of waiting for the others.
 from __future__ import annotations
 
 import itertools
-import os
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +24,7 @@ from sppo.engine.workers import (
     Crew,
     EnvFn,
     available_processes,
+    give_way,
     start_context,
     start_worker,
 )
@@ -165,7 +165,7 @@ class SharedVecEnv(VecEnv):
         process = self._workers[worker][0]
         rounds = 0
         while answers[0] != wanted:
-            os.sched_yield()
+            give_way()
             rounds += 1
             if rounds % 65536 == 0 and not process.is_alive():
                 part = self._slices[worker + 1]

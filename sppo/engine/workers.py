@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -27,6 +28,9 @@ SPIN_SECONDS = 4e-4
 #: how often a sleeping process looks up by itself, to notice that its parent is gone
 NAP_SECONDS = 0.05
 STEP, MESSAGE = 0, 1
+
+#: let another process have the core, if one waits for it
+give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class Board:
@@ -151,8 +155,8 @@ def idle_cores(samples: int = 20, pause: float = 1e-3) -> float:
 
 def start_context() -> Any:
     """How to start workers: by forking (at once, sharing memory) while there is only one thread."""
-    can_fork = "fork" in mp.get_all_start_methods() and os.uname().sysname == "Linux"
-    return mp.get_context("fork" if can_fork and threading.active_count() == 1 else "spawn")
+    can_fork = sys.platform == "linux" and threading.active_count() == 1
+    return mp.get_context("fork" if can_fork else "spawn")
 
 
 def start_worker(
@@ -209,7 +213,7 @@ def _wait_for_request(board: Board, worker: int, seen: int, bell: Any, parent: i
     requests, asleep = board.requests[worker], board.asleep[worker]
     deadline = time.perf_counter() + SPIN_SECONDS
     while requests[0] == seen:
-        os.sched_yield()
+        give_way()
         if time.perf_counter() < deadline:
             continue
         asleep[0] = 1
