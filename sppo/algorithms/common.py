@@ -50,7 +50,9 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
     :param clip_mode: which samples sPPO's clip cuts, see :func:`sppo.surrogates.sppo`; without effect
         when ``use_softmax=False``, since PPO's clip is one-sided by definition
     :param engine: ``"auto"`` collects and updates in compiled code where :mod:`sppo.engine` covers the
-        model and with PyTorch elsewhere; ``"reference"`` always uses PyTorch, operation for operation
+        model and with PyTorch elsewhere, as well as for upstream's own surrogate (``use_softmax=False``
+        without ``eta``), whose weights stay upstream's bit for bit unless ``"fast"`` is asked for;
+        ``"reference"`` always uses PyTorch, operation for operation
         as upstream does; ``"fast"`` insists on compiled code and raises if it does not apply
     :param kwargs: see ``args``; ``clip_range=None`` switches the clip off (then ``eta`` is needed)
     """
@@ -101,7 +103,7 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
         if self.engine not in ENGINES:
             options = ", ".join(f'engine="{name}"' for name in ENGINES)
             raise ValueError(f"unknown engine={self.engine!r}: write one of {options}")
-        if self.engine != "reference" and self.policy_class.__name__ in FAST_POLICIES:
+        if self._wants_fast_engine() and self.policy_class.__name__ in FAST_POLICIES:
             # Before the policy is made, which leaves time to compile meanwhile.
             self._make_engine()
         if self.clip_range is None:
@@ -224,7 +226,7 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
 
         :param optimizer: the optimizer it has to stand in for, ``None`` for collecting rollouts
         """
-        if self.engine == "reference":
+        if not self._wants_fast_engine():
             return None
         # Here, so that the reference loop does without Numba.
         from sppo.engine.layout import Unsupported
@@ -245,6 +247,18 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
                 self._fallback_told = True
             return None
         return engine
+
+    def _wants_fast_engine(self) -> bool:
+        """Whether compiled code is to be tried: for upstream's own surrogate only on request."""
+        if self.engine != "auto" or self.use_softmax or self.eta is not None:
+            return self.engine != "reference"
+        if self.verbose >= 1 and not self._fallback_told:
+            print(
+                "Using the reference engine, whose weights are upstream's bit for bit; "
+                "engine='fast' gives the same to rounding, several times faster"
+            )
+            self._fallback_told = True
+        return False
 
     def _make_engine(self) -> FastEngine:
         from sppo.engine.driver import FastEngine

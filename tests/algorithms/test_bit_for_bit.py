@@ -60,7 +60,7 @@ def assert_same_training(
     upstream = upstream_class(policy, env(), **kwargs)
     initial = {name: weights.clone() for name, weights in upstream.policy.state_dict().items()}
     upstream.learn(steps)
-    ours = our_class(policy, env(), use_softmax=False, engine="reference", **kwargs).learn(steps)
+    ours = our_class(policy, env(), use_softmax=False, **kwargs).learn(steps)
 
     theirs, mine = upstream.policy.state_dict(), ours.policy.state_dict()
     assert theirs.keys() == mine.keys()
@@ -134,3 +134,11 @@ def test_softmax_differs() -> None:
     ppo = SPPO("MlpPolicy", vec_env("vector", "box"), use_softmax=False, **kwargs).learn(64)
     sppo = SPPO("MlpPolicy", vec_env("vector", "box"), use_softmax=True, **kwargs).learn(64)
     assert not th.equal(ppo.policy.action_net.weight, sppo.policy.action_net.weight)
+
+
+def test_the_promise_holds_by_default_and_speed_is_one_word_away() -> None:
+    """PPO keeps the reference loop unless ``engine="fast"``; the softmax family is fast by default."""
+    env = vec_env("vector", "box")
+    assert SPPO("MlpPolicy", env, use_softmax=False, **SMALL)._fast_engine(None) is None
+    assert SPPO("MlpPolicy", env, use_softmax=False, engine="fast", **SMALL)._fast_engine(None) is not None
+    assert SPPO("MlpPolicy", env, **SMALL)._fast_engine(None) is not None

@@ -29,10 +29,11 @@ from environments import SpaceEnv
 th.set_num_threads(1)
 module, name, policy, action = sys.argv[1:5]
 algorithm = getattr(importlib.import_module(module), name)
+options = {"engine": "reference"} if module == "sppo" else {}
 env = make_vec_env(SpaceEnv, n_envs=2, seed=5, env_kwargs={"action": action})
 kwargs = {"net_arch": [16]} | ({"lstm_hidden_size": 8} if "Lstm" in policy else {})
 model = algorithm(policy, env, n_steps=32, batch_size=16, n_epochs=3, seed=3, learning_rate=1e-2,
-                  policy_kwargs=kwargs, use_softmax=True, device="cpu")
+                  policy_kwargs=kwargs, use_softmax=True, device="cpu", **options)
 model.learn(192)
 digest = hashlib.sha256()
 for weights in model.policy.state_dict().values():
