@@ -11,7 +11,10 @@ import importlib
 from collections.abc import Sequence
 
 #: command -> (module with ``main(argv)``, one line of help)
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "report": ("sppo.report.command", "figures, tables and HTML of a study's records"),
+    "compare": ("sppo.report.compare", "compare the algorithms in any TensorBoard log directory"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

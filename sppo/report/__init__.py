@@ -1,0 +1,15 @@
+"""Records to tables, figures, TensorBoard layout and HTML. Reads only; trains nothing.
+
+======================  ==========================================================================
+``load``                the files of a study -> :class:`~sppo.report.load.Study`
+``cells``               runs -> cells: one environment, one algorithm, one setting, several seeds
+``statistics``          estimates with intervals, on arrays
+``summary``             cells -> the rows of every table
+``figures``, ``style``  rows and cells -> matplotlib figures
+``html``, ``tables``    rows and figures -> ``report.html`` and CSV files
+``events``              TensorBoard event files, read and written
+``tensorboard``         a study -> a log directory with layout and hparams
+``command``             ``python -m sppo report``
+``compare``             ``python -m sppo compare``: any TensorBoard log directory
+======================  ==========================================================================
+"""

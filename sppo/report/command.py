@@ -1,0 +1,123 @@
+"""``python -m sppo report DIR``: a study's records to tables, figures, TensorBoard directory and HTML."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sppo.report.cells import build_cells
+from sppo.report.figures import all_figures
+from sppo.report.html import report_page
+from sppo.report.load import Study, load_study, write_records
+from sppo.report.provenance import collect, installed, shown_path
+from sppo.report.statistics import CONFIDENCE, RESAMPLES
+from sppo.report.style import require_matplotlib, write_sheet
+from sppo.report.summary import BASELINES, Summary, summarise
+from sppo.report.tables import interval, number, text_table, write_tables
+
+#: runs per cell in the TensorBoard directory; its pages get slow beyond some hundred runs
+TENSORBOARD_SEEDS = 5
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m sppo report", description=__doc__)
+    parser.add_argument("study", type=Path, help="study directory, or a directory with a report's CSV files")
+    add_arguments(parser)
+    args = parser.parse_args(argv)
+    return report_study(
+        args.study, args.out, baselines=args.baseline or BASELINES, tensorboard_seeds=args.tensorboard_seeds
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that every way of asking for a report has."""
+    parser.add_argument("--out", type=Path, help="where to write (default: report/ in the study directory)")
+    parser.add_argument(
+        "--baseline",
+        action="append",
+        help=f"algorithm to compare with; may be given several times (default: {', '.join(BASELINES)})",
+    )
+    parser.add_argument(
+        "--tensorboard-seeds",
+        type=int,
+        default=TENSORBOARD_SEEDS,
+        help="runs per cell in the TensorBoard directory, 0 for none of it (default: %(default)s)",
+    )
+
+
+def report_study(
+    study_dir: Path,
+    out: Path | None = None,
+    *,
+    command: str | None = None,
+    baselines: Sequence[str] = BASELINES,
+    tensorboard_seeds: int = TENSORBOARD_SEEDS,
+) -> int:
+    """Write the report of a study directory and print what is in it.
+
+    :param study_dir: a study directory, or one with ``runs.csv`` and ``evaluations.csv``
+    :param out: directory to write to, ``report`` in the study directory if not given
+    :param command: the command line to print in every figure and table
+    :param baselines: algorithms that the others are compared with
+    :param tensorboard_seeds: runs per cell in the TensorBoard directory; 0 leaves it out
+    :return: exit code: 0, or 2 if there is nothing to report
+    """
+    try:
+        require_matplotlib()
+        study = load_study(study_dir)
+    except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if not study.runs:
+        print(f"error: {study_dir} holds no run and no plan", file=sys.stderr)
+        return 2
+    out = out if out is not None else study_dir / "report"
+    out.mkdir(parents=True, exist_ok=True)
+    provenance = collect(command or f"python -m sppo report {shown_path(study_dir)}", study.runs)
+    summary = summarise(build_cells(study), baselines)
+    plots = all_figures(summary, baselines[0])
+    written = write_records(study, out) + write_tables(summary, provenance, out)
+    for plot in plots:
+        written += write_sheet(plot, out, provenance.footer(plot.seeds))
+    programs = installed("sppo", "numpy", "matplotlib")
+    report = out / "report.html"
+    report.write_text(report_page(study, summary, plots, provenance, programs), encoding="utf-8")
+    _write_provenance(out, provenance.command, provenance.versions, programs, [*written, report])
+    print(_text(study, summary))
+    print(f"\n{shown_path(report)}: figures, tables and the runs that are not in the means")
+    if tensorboard_seeds:
+        from sppo.report.tensorboard import build_logdir
+
+        logdir = build_logdir(study, summary.cells, out / "tensorboard", tensorboard_seeds)
+        print(f"tensorboard --logdir {shown_path(logdir)}")
+    return 0
+
+
+def _write_provenance(out: Path, command: str, versions: str, programs: str, written: list[Path]) -> None:
+    about = {
+        "command": command,
+        "runs_with": versions,
+        "report_with": programs,
+        "bootstrap": {"resamples": RESAMPLES, "confidence": CONFIDENCE, "seed": 0, "method": "percentile"},
+        "files": sorted(path.name for path in written),
+    }
+    (out / "provenance.json").write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _text(study: Study, summary: Summary) -> str:
+    counts = ", ".join(f"{count} {status}" for status, count in study.counts().items() if count)
+    lines = [f"{study.name}: {len(study.runs)} runs, {counts}"]
+    pooled = [row for row in summary.comparisons if not row.env]
+    if pooled:
+        rows = [
+            [f"{row.label} vs {row.baseline}, {row.setting}", str(row.tasks), f"{row.n}:{row.n_baseline}",
+             number(row.improvement.value, 2), interval(row.improvement, 2) or "none"]
+            for row in pooled
+        ]  # fmt: skip
+        lines += ["", text_table(["probability of improvement", "tasks", "n", "P", "95 % interval"], rows)]
+    if summary.notes:
+        lines += ["", *(f"note: {note}" for note in summary.notes)]
+    return "\n".join(lines)
