@@ -5,7 +5,7 @@
 ``cells``               runs -> cells: one environment, one algorithm, one setting, several seeds
 ``statistics``          estimates with intervals, on arrays
 ``summary``             cells -> the rows of every table
-``figures``, ``style``  rows and cells -> matplotlib figures
+``curves``, ``figures``   cells and rows -> matplotlib figures in the look of ``style``
 ``html``, ``tables``    rows and figures -> ``report.html`` and CSV files
 ``events``              TensorBoard event files, read and written
 ``tensorboard``         a study -> a log directory with layout and hparams

@@ -95,7 +95,9 @@ class Cell:
 
     def tally(self) -> str:
         """``5``, or ``3 of 5 (1 failed, 1 missing)`` when something is not there."""
-        rest = [f"{count} {status}" for status, count in self.counts().items() if count and status != "completed"]
+        rest = [
+            f"{count} {status}" for status, count in self.counts().items() if count and status != "completed"
+        ]
         return f"{self.n} of {len(self.runs)} ({', '.join(rest)})" if rest else str(self.n)
 
 

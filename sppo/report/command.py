@@ -104,7 +104,9 @@ def _write_provenance(out: Path, command: str, versions: str, programs: str, wri
         "bootstrap": {"resamples": RESAMPLES, "confidence": CONFIDENCE, "seed": 0, "method": "percentile"},
         "files": sorted(path.name for path in written),
     }
-    (out / "provenance.json").write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (out / "provenance.json").write_text(
+        json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
 def _text(study: Study, summary: Summary) -> str:

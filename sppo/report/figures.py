@@ -1,7 +1,6 @@
-"""The report's figures, from cells and table rows.
+"""The report's figures: learning curves, and what the tables say about all runs together.
 
-Means are drawn with 95 % intervals: Student-t over runs for learning curves, stratified bootstrap for
-aggregates. Where there is one run there is no interval, and the panel says so.
+Aggregates are drawn with stratified bootstrap 95 % intervals, which need two runs of every task.
 """
 
 from __future__ import annotations
@@ -9,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from sppo.report.cells import Cell, Setting, display_name, order_environments, order_key, order_labels
-from sppo.report.statistics import FEW_RUNS, mean_interval
-from sppo.report.style import ALARM, INK, RULE, Key, Look, Panel, Plot, assign_looks, label_keys, line_styles
+from sppo.report.cells import display_name, order_key, order_labels
+from sppo.report.curves import beyond_figure, grid_figure
+from sppo.report.statistics import FEW_RUNS, Estimate
+from sppo.report.style import INK, Look, Panel, Plot, assign_looks, label_keys
 from sppo.report.summary import THRESHOLDS, Aggregate, Comparison, Profile, Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+#: how an interval is drawn beside its marker
+_BAR: dict[str, Any] = {"linewidth": 2.2, "alpha": 0.6}
 
 
 def all_figures(summary: Summary, baseline: str = "ppo") -> list[Plot]:
@@ -33,120 +35,6 @@ def all_figures(summary: Summary, baseline: str = "ppo") -> list[Plot]:
     return [plot for plot in plots if plot is not None]
 
 
-def grid_figure(cells: Sequence[Cell], look: Look) -> Plot | None:
-    """The paper's figure: environments down, ε across, m as line style, algorithm as colour."""
-    grid = [cell for cell in cells if cell.setting.on_grid]
-    if not grid:
-        return None
-    clips = sorted({cell.setting.clip_range for cell in grid}, key=order_key)
-    styles = line_styles(cell.setting.n_epochs for cell in grid)
-    environments = order_environments(cell.env for cell in grid)
-    rows = []
-    for env in environments:
-        limits = _limits([cell for cell in grid if cell.env == env])
-        row = []
-        for clip in clips:
-            inside = [c for c in grid if c.env == env and c.setting.clip_range == clip]
-            lines = [_Line(c, look.colours[c.label], styles[c.setting.n_epochs], look.markers[c.label]) for c in inside]
-            row.append(_curve_panel(f"{env}, ε = {clip}", lines, limits))
-        rows.append(row)
-    keys = label_keys((cell.label for cell in grid), look)
-    keys += [Key(f"m = {m}", line=style) for m, style in styles.items()]
-    return Plot(
-        name="grid",
-        title="Learning curves: environments down, clip ε across, passes m as line style",
-        caption="Mean return of the deterministic policy over completed runs, with 95 % Student-t intervals. "
-        "Bands may leave the panel where runs are few.",
-        rows=rows,
-        keys=keys,
-        x_label="environment steps",
-        y_label="return",
-        seeds=_seeds(grid),
-    )
-
-
-class _Line:
-    """A cell and how to draw it."""
-
-    def __init__(self, cell: Cell, colour: str, style: Any, marker: str = "") -> None:
-        self.cell, self.colour, self.style, self.marker = cell, colour, style, marker
-
-
-def _curve_panel(
-    title: str, lines: Sequence[_Line], limits: tuple[float, float] | None, faint: Sequence[Cell] = ()
-) -> Panel:
-    def draw(ax: Axes) -> None:
-        for cell in faint:
-            steps, returns = cell.curves
-            ax.plot(steps, returns.mean(axis=0), color=RULE, linewidth=1, zorder=1)
-        for line in lines:
-            if line.cell.n:
-                _draw_curve(ax, line)
-        if limits:
-            ax.set_ylim(*limits)
-        _format_steps(ax)
-        note, alarm = _panel_note([line.cell for line in lines])
-        ax.text(
-            0.02, 0.98, note, transform=ax.transAxes, va="top", fontsize=6.5, color=ALARM if alarm else INK,
-            linespacing=1.3,
-        )  # fmt: skip
-
-    return Panel(title, _curve_alt(title, [line.cell for line in lines]), draw)
-
-
-def _draw_curve(ax: Axes, line: _Line) -> None:
-    steps, returns = line.cell.curves
-    mean, low, high = mean_interval(returns)
-    every = max(1, len(steps) // 4)
-    ax.plot(
-        steps, mean, color=line.colour, linestyle=line.style, marker=line.marker or None, markevery=(every - 1, every)
-    )  # fmt: skip
-    if len(returns) > 1:
-        ax.fill_between(steps, low, high, color=line.colour, alpha=0.18, linewidth=0)
-
-
-def _limits(cells: Sequence[Cell]) -> tuple[float, float] | None:
-    """Bounds that show the middle 95 % of runs and all means; intervals of two runs would dwarf both."""
-    low, high = np.inf, -np.inf
-    for cell in cells:
-        if cell.n:
-            returns = cell.curves[1]
-            bounds = np.percentile(returns, [2.5, 97.5], axis=0)
-            low, high = min(low, bounds[0].min()), max(high, bounds[1].max())
-    if not low < high:
-        return None
-    margin = 0.05 * (high - low)
-    # the note with the number of runs stands at the top of the panel
-    return float(low - margin), float(high + 4 * margin)
-
-
-def _panel_note(cells: Sequence[Cell]) -> tuple[str, bool]:
-    """How many runs the panel's lines stand for, and whether any is not there."""
-    incomplete = [cell for cell in cells if cell.n < len(cell.runs)]
-    if incomplete:
-        listed = [f"{display_name(c.label)} {c.setting.text.split(',')[0]}: {c.tally()}" for c in incomplete[:5]]
-        more = [f"and {len(incomplete) - 5} more lines incomplete"] if len(incomplete) > 5 else []
-        return "\n".join(["runs completed"] * bool(listed) + listed + more), True
-    numbers = sorted({cell.n for cell in cells})
-    if not numbers:
-        return "not in the study", False
-    text = f"n = {numbers[0]}" if len(numbers) == 1 else f"n = {numbers[0]} to {numbers[-1]}"
-    return text + (" (no interval)" if numbers == [1] else ""), False
-
-
-def _curve_alt(title: str, cells: Sequence[Cell]) -> str:
-    parts = []
-    for cell in cells:
-        name = f"{display_name(cell.label)} {cell.setting.text}"
-        if not cell.n:
-            parts.append(f"{name} no completed run, {cell.tally()}")
-            continue
-        mean, low, high = mean_interval(cell.finals)
-        interval = f", 95 % interval {low:.0f} to {high:.0f}" if cell.n > 1 else ", no interval"
-        parts.append(f"{name} {mean:.0f}{interval}, n {cell.tally()}")
-    return f"Learning curves, {title}. Final mean return: " + "; ".join(parts) + "."
-
-
 def aggregate_figure(aggregates: Sequence[Aggregate], look: Look) -> Plot | None:
     """Interquartile mean against ε, one panel per m, and over all settings."""
     rows = [row for row in aggregates if row.setting is not None]
@@ -159,7 +47,8 @@ def aggregate_figure(aggregates: Sequence[Aggregate], look: Look) -> Plot | None
     for m in sorted({setting.n_epochs for setting in settings}, key=order_key):
         chosen = [row for row in rows if row.setting is not None and row.setting.n_epochs == m]
         positions = {clip: float(index) for index, clip in enumerate(clips)}
-        panels.append(_aggregate_panel(f"m = {m}", chosen, positions, labels, look, [f"ε={c}" for c in clips]))
+        ticks = [f"ε={clip}" for clip in clips]
+        panels.append(_aggregate_panel(f"m = {m}", chosen, positions, labels, look, ticks))
     overall = [row for row in aggregates if row.setting is None]
     if overall:
         panels.append(_aggregate_panel("all settings", overall, {None: 0.0}, labels, look, ["all"]))
@@ -195,15 +84,16 @@ def _aggregate_panel(
             ax.plot(x, y, color=look.colours[label], marker=look.markers[label], linewidth=0.8)
             for at, row in zip(x, own, strict=True):
                 if row.iqm.has_interval:
-                    ax.plot([at, at], [row.iqm.low, row.iqm.high], color=look.colours[label], linewidth=2.2, alpha=0.6)
+                    ax.plot([at, at], [row.iqm.low, row.iqm.high], color=look.colours[label], **_BAR)
         ax.set_xticks(list(positions.values()), ticks)
         ax.set_xlim(-0.6, max(positions.values()) + 0.6)
         ax.set_ylim(-0.02, 1.02)
 
-    spoken = [
-        f"{display_name(r.label)} {r.setting.text if r.setting else 'all settings'} {_spoken(r.iqm, 2)}" for r in rows
-    ]
-    return Panel(title, f"Interquartile mean of normalised final returns, {title}: " + "; ".join(spoken) + ".", draw)
+    spoken = "; ".join(
+        f"{display_name(row.label)} {row.setting.text if row.setting else 'all settings'} {_spoken(row.iqm)}"
+        for row in rows
+    )
+    return Panel(title, f"Interquartile mean of normalised final returns, {title}: {spoken}.", draw)
 
 
 def improvement_figure(comparisons: Sequence[Comparison], look: Look) -> Plot | None:
@@ -242,13 +132,13 @@ def _improvement_panel(rows: Sequence[Comparison], baseline: str, look: Look) ->
             y = settings.index(row.setting) + offset
             colour = look.colours[row.label]
             if row.improvement.has_interval:
-                ax.plot([row.improvement.low, row.improvement.high], [y, y], color=colour, linewidth=2.2, alpha=0.6)
-            ax.plot([row.improvement.value], [y], color=colour, marker=look.markers[row.label], linestyle="none")
+                ax.plot([row.improvement.low, row.improvement.high], [y, y], color=colour, **_BAR)
+            ax.plot([row.improvement.value], [y], look.markers[row.label], color=colour)
         ax.set_yticks(range(len(settings)), settings)
         ax.set_ylim(len(settings) - 0.4, -0.6)
         ax.set_xlim(-0.02, 1.02)
 
-    spoken = [f"{display_name(r.label)} {r.setting} {_spoken(r.improvement, 2)}" for r in rows]
+    spoken = [f"{display_name(r.label)} {r.setting} {_spoken(r.improvement)}" for r in rows]
     title = f"against {display_name(baseline)}"
     return Panel(title, f"Probability of improvement {title}: " + "; ".join(spoken) + ".", draw)
 
@@ -264,8 +154,9 @@ def profile_figure(profiles: Sequence[Profile], look: Look) -> Plot | None:
     return Plot(
         name="profiles",
         title="Performance profiles",
-        caption="Fraction of runs whose normalised final return lies above each score, over all environments and ε; "
-        "higher is better everywhere. Same normalisation as above; pointwise stratified bootstrap 95 % bands, "
+        caption="Fraction of runs whose normalised final return lies above each score, over all environments "
+        "and ε; higher is better everywhere. Same normalisation as above; pointwise stratified bootstrap "
+        "95 % bands, "
         f"{_few_text([row.least_runs for row in profiles])}",
         rows=[panels],
         keys=label_keys((row.label for row in profiles), look),
@@ -290,59 +181,10 @@ def _profile_panel(title: str, rows: Sequence[Profile], look: Look) -> Panel:
     return Panel(title, f"Performance profiles, {title}: " + "; ".join(spoken) + ".", draw)
 
 
-def beyond_figure(cells: Sequence[Cell], look: Look, baseline: str) -> Plot | None:
-    """Algorithms without a place on the m × ε grid: divergence with step size η, trust region."""
-    beyond = [cell for cell in cells if not cell.setting.on_grid]
-    if not beyond:
-        return None
-    styles = line_styles(_line_value(cell.setting) for cell in beyond)
-    panels = []
-    for env in order_environments(cell.env for cell in beyond):
-        inside = [cell for cell in beyond if cell.env == env]
-        grey = [c for c in cells if c.env == env and c.setting.on_grid and c.label == baseline and c.n]
-        lines = [_Line(c, look.colours[c.label], styles[_line_value(c.setting)], look.markers[c.label]) for c in inside]
-        panels.append(_curve_panel(env, lines, _limits([*inside, *grey]), faint=grey))
-    keys = label_keys((cell.label for cell in beyond), look)
-    keys += [Key(value or "default", line=style) for value, style in styles.items()]
-    has_baseline = any(cell.label == baseline and cell.setting.on_grid for cell in cells)
-    if has_baseline:
-        keys.append(Key(f"{display_name(baseline)}, all m and ε", colour=RULE))
-    return Plot(
-        name="beyond",
-        title="Beyond the grid: divergence step size η and trust region",
-        caption="Mean return with 95 % Student-t intervals."
-        + (f" Grey: mean of each of {display_name(baseline)}'s cells on the grid." if has_baseline else ""),
-        rows=[panels[start : start + 3] for start in range(0, len(panels), 3)],
-        keys=keys,
-        x_label="environment steps",
-        y_label="return",
-        seeds=_seeds(beyond),
-        panel_size=(3.6, 2.7),
-    )
-
-
-def _line_value(setting: Setting) -> str:
-    return setting.text if setting.text != "default" else ""
-
-
-def _format_steps(ax: Axes) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    def short(value: float, _: int) -> str:
-        for size, letter in ((1e6, "M"), (1e3, "k")):
-            if abs(value) >= size:
-                return f"{value / size:g}{letter}"
-        return f"{value:g}"
-
-    ax.xaxis.set_major_locator(MaxNLocator(4))
-    ax.xaxis.set_major_formatter(FuncFormatter(short))
-    ax.yaxis.set_major_locator(MaxNLocator(5))
-
-
-def _spoken(estimate: Any, digits: int) -> str:
+def _spoken(estimate: Estimate) -> str:
     if not estimate.has_interval:
-        return f"{estimate.value:.{digits}f}, no interval"
-    return f"{estimate.value:.{digits}f}, 95 % interval {estimate.low:.{digits}f} to {estimate.high:.{digits}f}"
+        return f"{estimate.value:.2f}, no interval"
+    return f"{estimate.value:.2f}, 95 % interval {estimate.low:.2f} to {estimate.high:.2f}"
 
 
 def _few_text(runs: Sequence[int]) -> str:
@@ -352,10 +194,6 @@ def _few_text(runs: Sequence[int]) -> str:
     if least < FEW_RUNS:
         return f"which are too narrow on average with as few as {least} runs per task."
     return f"at least {least} runs per task."
-
-
-def _seeds(cells: Sequence[Cell]) -> tuple[int, ...]:
-    return tuple(sorted({run.seed for cell in cells for run in cell.completed}))
 
 
 def _union(rows: Sequence[Aggregate] | Sequence[Comparison] | Sequence[Profile]) -> tuple[int, ...]:

@@ -21,6 +21,8 @@ from sppo.report.tables import interval, number
 
 #: runs listed one by one in the page; a longer list is in runs.csv
 LISTED_RUNS = 200
+#: longer lists start folded
+UNFOLDED_RUNS = 12
 
 
 def page(title: str, body: Iterable[str], description: str) -> str:
@@ -51,8 +53,10 @@ def report_page(
         return figure_html(by_name[name], provenance) if name in by_name else ""
 
     add("curves", "Learning curves", figure("grid"))
-    add("returns", "Final returns", _finals_html(summary.finals, provenance))
-    add("beyond", "Beyond the grid", figure("beyond"))
+    grid = [row for row in summary.finals if row.cell.setting.on_grid]
+    others = [row for row in summary.finals if not row.cell.setting.on_grid]
+    add("returns", "Final returns", _finals_html(grid, provenance))
+    add("beyond", "Beyond the grid", figure("beyond"), _finals_html(others, provenance))
     add("iqm", "Interquartile mean", figure("iqm"), _aggregates_html(summary, provenance))
     add("improvement", "Against the baseline", figure("improvement"), _comparisons_html(summary, provenance))
     add("profiles", "Performance profiles", figure("profiles"))
@@ -77,8 +81,8 @@ def figure_html(plot: Plot, provenance: Provenance) -> str:
     keys = "".join(f"<li>{_key_svg(key)}{escape(key.text)}</li>" for key in plot.keys)
     wide = " four" if max(len(row) for row in plot.rows) == 4 else ""
     return (
-        f'<p>{escape(plot.caption)}</p>\n<ul class="legend sticky" aria-label="Legend">{keys}</ul>\n'
-        f'<div class="panels{wide}">\n{panels}\n</div>\n{_made_line(provenance, plot.seeds)}'
+        f'<p>{escape(plot.caption)}</p>\n<div><ul class="legend sticky" aria-label="Legend">{keys}</ul>\n'
+        f'<div class="panels{wide}">\n{panels}\n</div></div>\n{_made_line(provenance, plot.seeds)}'
     )
 
 
@@ -99,13 +103,15 @@ def table_html(header: Sequence[str], rows: Iterable[Sequence[str]], caption: st
 
 def estimate_html(estimate: Estimate, digits: int | None = None) -> str:
     bounds = interval(estimate, digits)
-    return f"<b>{number(estimate.value, digits)}</b>" + (f' <span class="nowrap">{bounds}</span>' if bounds else "")
+    return f"<b>{number(estimate.value, digits)}</b>" + (
+        f' <span class="nowrap">{bounds}</span>' if bounds else ""
+    )
 
 
 def _overview(study: Study, summary: Summary) -> str:
     counts = study.counts()
     chips = "".join(
-        f'<li{"" if status == "completed" else " class=alarm"}><b>{count}</b> {status}</li>'
+        f"<li{'' if status == 'completed' else ' class=alarm'}><b>{count}</b> {status}</li>"
         for status, count in counts.items()
         if count or status == "completed"
     )
@@ -124,8 +130,9 @@ def _overview(study: Study, summary: Summary) -> str:
     few = min((cell.n for cell in summary.cells if cell.n), default=0)
     if 0 < few < FEW_RUNS:
         lines.append(
-            f"<p>Some cells have {few} completed run{'s' if few > 1 else ''}. One run has no interval; with fewer "
-            f"than {FEW_RUNS}, bootstrap intervals are too narrow on average and Student-t intervals wide.</p>"
+            f"<p>The smallest cells have {few} completed run{'s' if few > 1 else ''}. One run has no "
+            f"interval; with fewer than {FEW_RUNS}, bootstrap intervals are too narrow on average and "
+            "Student-t intervals wide.</p>"
         )
     if not study.planned:
         lines.append(
@@ -162,7 +169,7 @@ def _final_html(row: FinalReturn | None) -> str:
         return '<span class="faint">not in the study</span>'
     cell = row.cell
     complete = cell.n == len(cell.runs)
-    tally = f'<span class="small {"faint" if complete else "alarm"}">n = {escape(cell.tally())}</span>'
+    tally = f'<span class="tally {"faint" if complete else "alarm"}">n = {escape(cell.tally())}</span>'
     if not cell.n:
         return f'<span class="alarm">no completed run</span> {tally}'
     return f"{estimate_html(row.mean)} {tally}"
@@ -180,13 +187,12 @@ def _aggregates_html(summary: Summary, provenance: Provenance) -> str:
         ]
         for row in summary.aggregates
     ]
-    bounds = [
-        [escape(env), number(low), number(high)] for env, (low, high) in summary.bounds.items()
-    ]
+    bounds = [[escape(env), number(low), number(high)] for env, (low, high) in summary.bounds.items()]
     seeds = {seed for row in summary.aggregates for seed in row.seeds}
     return (
-        table_html(["setting", "IQM, 95 % interval", "tasks", "runs"], rows)
-        + "<details><summary>What 0 and 1 stand for</summary>"
+        f"<details><summary>The numbers ({len(rows)})</summary>"
+        + table_html(["setting", "IQM, 95 % interval", "tasks", "runs"], rows)
+        + "</details><details><summary>What 0 and 1 stand for</summary>"
         + table_html(["environment", "score 0", "score 1"], bounds)
         + "</details>"
         + _made_line(provenance, seeds)
@@ -199,51 +205,62 @@ def _comparisons_html(summary: Summary, provenance: Provenance) -> str:
     for label, baseline in pairs:
         rows = [r for r in summary.comparisons if (r.label, r.baseline) == (label, baseline)]
         heading = f"{display_name(label)} against {display_name(baseline)}"
-        pooled = [_comparison_row(row, row.setting) for row in rows if not row.env]
-        single = [_comparison_row(row, f"{row.env}, {row.setting}") for row in rows if row.env]
-        header = ["setting", "difference of means", "probability of improvement", "n"]
+        pooled = [
+            [escape(r.setting), estimate_html(r.improvement, 2), str(r.tasks), f"{r.n} : {r.n_baseline}"]
+            for r in rows
+            if not r.env
+        ]
+        single = [_comparison_row(row) for row in rows if row.env]
         parts.append(f"<h3>{escape(heading)}</h3>")
+        header = ["setting", "probability of improvement", "tasks", "runs"]
         parts.append(table_html(header, pooled, "Pooled over environments"))
         parts.append(
             f"<details><summary>Each environment and setting ({len(single)})</summary>"
-            + table_html(header, single, "Difference: 95 % Welch interval")
+            + table_html(
+                ["task", "difference of means", "probability of improvement", "runs"],
+                single,
+                "Difference with 95 % Welch interval",
+            )
             + "</details>"
         )
         parts.append(_made_line(provenance, {seed for row in rows for seed in row.seeds}))
     return "\n".join(parts)
 
 
-def _comparison_row(row: Comparison, name: str) -> list[str]:
-    gap = estimate_html(row.difference) if row.difference else '<span class="faint">scales differ</span>'
-    n = f"{row.n} : {row.n_baseline}" + (f", {row.tasks} tasks" if not row.env else "")
-    return [escape(name), gap, estimate_html(row.improvement, 2), n]
+def _comparison_row(row: Comparison) -> list[str]:
+    gap = estimate_html(row.difference) if row.difference else ""
+    name = escape(f"{row.env}, {row.setting}")
+    return [name, gap, estimate_html(row.improvement, 2), f"{row.n} : {row.n_baseline}"]
 
 
 def _runs_html(study: Study) -> str:
     others = [run for run in study.runs if run.status != "completed"]
     if not others:
         return "<p>None: every planned run is completed.</p>"
-    order = ("failed", "damaged", "unfinished", "missing")
-    others.sort(key=lambda run: order.index(run.status))
-    rows = [
-        [
-            f'<span class="alarm">{run.status}</span>',
-            escape(run.env if run.config else "?"),
-            escape(_run_name(run)),
-            str(run.seed) if run.config else "?",
-            f"<code>{escape(run.hash or 'none')}</code>",
-            _error_html(run),
+    parts = []
+    for status in ("failed", "damaged", "unfinished", "missing"):
+        runs = [run for run in others if run.status == status]
+        if not runs:
+            continue
+        rows = [
+            [escape(_run_name(run)), f"<code>{escape(run.hash or 'none')}</code>", _error_html(run)]
+            for run in runs[:LISTED_RUNS]
         ]
-        for run in others[:LISTED_RUNS]
-    ]
-    more = len(others) - len(rows)
-    rest = f"<p>And {more} more, listed in <code>runs.csv</code>.</p>" if more else ""
-    header = ["status", "environment", "algorithm", "seed", "record", "why"]
-    return table_html(header, rows, f"{len(others)} of {len(study.runs)} planned runs") + rest
+        more = len(runs) - len(rows)
+        unfold = " open" if len(runs) <= UNFOLDED_RUNS else ""
+        parts.append(
+            f'<details{unfold}><summary><span class="alarm">{len(runs)} {status}</span></summary>'
+            + table_html(["run", "record", "why"], rows)
+            + (f"<p>And {more} more, listed in <code>runs.csv</code>.</p>" if more else "")
+            + "</details>"
+        )
+    return "\n".join(parts)
 
 
 def _run_name(run: Run) -> str:
-    return f"{display_name(run.algorithm)}, {setting_of(run.config).text}" if run.config else "?"
+    if not run.config:
+        return "unknown"
+    return f"{run.env}, {display_name(run.algorithm)}, {setting_of(run.config).text}, seed {run.seed}"
 
 
 def _error_html(run: Run) -> str:
@@ -277,4 +294,3 @@ def _key_svg(key: Key) -> str:
         '<svg viewBox="0 0 36 12" aria-hidden="true">'
         f'<line x1="0" y1="6" x2="36" y2="6" stroke="{colour}" stroke-width="2"{dashes}/>{dot}</svg>'
     )
-

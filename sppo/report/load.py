@@ -276,7 +276,9 @@ def _load_published(directory: Path) -> Study:
         csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
         rows = list(csv.DictReader(file))
     if rows and set(RUNS_HEADER) - set(rows[0]):
-        raise ValueError(f"{directory / RUNS_CSV}: columns {sorted(set(RUNS_HEADER) - set(rows[0]))} are missing")
+        raise ValueError(
+            f"{directory / RUNS_CSV}: columns {sorted(set(RUNS_HEADER) - set(rows[0]))} are missing"
+        )
     curves = _published_curves(directory / EVALUATIONS_CSV)
     return Study(directory.resolve().name, tuple(_published_run(row, curves) for row in rows), planned=True)
 

@@ -128,7 +128,7 @@ def panel_svgs(plot: Plot) -> list[list[str]]:
         return [[_svg(plot, panel) for panel in row] for row in plot.rows]
 
 
-_RC: dict[str, Any] = {
+_RC: Any = {
     "font.family": "sans-serif",
     "font.size": 8.5,
     "axes.titlesize": 9,
@@ -191,7 +191,8 @@ def _write_footer(figure: Figure, size: tuple[float, float], footer: str) -> Non
 
     # 5.5 pt sans-serif: about 24 characters an inch
     lines = textwrap.wrap(footer, int(size[0] * 24))
-    figure.get_layout_engine().set(rect=(0, 0.1 * len(lines) / size[1], 1, 1 - 0.1 * len(lines) / size[1]))
+    height = 0.1 * len(lines) / size[1]
+    figure.set_layout_engine("constrained", rect=(0, height, 1, 1 - height))
     figure.text(0.01, 0.003, "\n".join(lines), fontsize=5.5, color="#6a737d", va="bottom", ha="left")
 
 
@@ -226,7 +227,9 @@ def theme_svg(text: str, alt: str) -> str:
     body = re.sub(r'<g id="[A-Za-z0-9_]+"', "<g", body)
     view_box = re.search(r'viewBox="([^"]+)"', body)
     box = view_box.group(1) if view_box else "0 0 300 200"
-    opening = f'<svg viewBox="{box}" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(alt)}">'
+    opening = (
+        f'<svg viewBox="{box}" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(alt)}">'
+    )
     body = re.sub(r"<svg[^>]*>", lambda _: opening, body, count=1)
     body = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", body)
     body = body.replace(INK, "currentColor").replace(RULE, "var(--rule)").replace(ALARM, "var(--alarm)")

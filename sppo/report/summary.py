@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,13 @@ BASELINES = ("ppo", "mdpo")
 THRESHOLDS = np.linspace(0, 1, 101)
 
 Task = tuple[str, Setting]
+
+
+class Note(NamedTuple):
+    """What a reader must know about a number, and where it holds."""
+
+    text: str
+    where: str
 
 
 @dataclass(frozen=True)
@@ -111,12 +118,12 @@ def summarise(cells: Sequence[Cell], baselines: Sequence[str] = BASELINES) -> Su
     """All tables of a study's cells."""
     grid = [cell for cell in cells if cell.setting.on_grid]
     bounds = normalisation_bounds(cells)
-    notes: list[str] = []
+    notes: list[Note] = []
     aggregates = _aggregates(grid, bounds, notes)
     profiles = _profiles(grid, bounds, notes)
     flat = [env for env, (low, high) in bounds.items() if low == high]
     if flat:
-        notes.append(f"{', '.join(flat)}: all final returns are equal, no normalised score.")
+        notes += [Note("all final returns are equal, there is no normalised score", env) for env in flat]
     return Summary(
         cells=tuple(cells),
         finals=tuple(_final_return(cell) for cell in cells),
@@ -124,7 +131,7 @@ def summarise(cells: Sequence[Cell], baselines: Sequence[str] = BASELINES) -> Su
         aggregates=tuple(aggregates),
         profiles=tuple(profiles),
         bounds=bounds,
-        notes=tuple(dict.fromkeys(notes)),
+        notes=_merge(notes),
     )
 
 
@@ -147,7 +154,7 @@ def _final_return(cell: Cell) -> FinalReturn:
     return FinalReturn(cell, mean, iqm, float(cell.finals.min()), float(cell.finals.max()))
 
 
-def _comparisons(cells: Sequence[Cell], baselines: Sequence[str], notes: list[str]) -> list[Comparison]:
+def _comparisons(cells: Sequence[Cell], baselines: Sequence[str], notes: list[Note]) -> list[Comparison]:
     found: list[Comparison] = []
     by_label = _by_label(cells)
     for label, mine in by_label.items():
@@ -160,7 +167,9 @@ def _comparisons(cells: Sequence[Cell], baselines: Sequence[str], notes: list[st
             pairs = [(a, b) for a, b in pairs if a.n and b.n]
             for env, first, second in sorted({(a.env, a.steps, b.steps) for a, b in pairs}):
                 if first != second:
-                    notes.append(f"{env}: {label} ran {first} steps, {against} {second}; compared all the same.")
+                    notes.append(
+                        Note(f"{label} ran {first} steps and {against} {second}, compared all the same", env)
+                    )
             found += [_compare([pair], pair[0].env, pair[0].setting.text) for pair in pairs]
             found += _pooled(pairs)
     return found
@@ -183,8 +192,8 @@ def _pooled(pairs: Sequence[tuple[Cell, Cell]]) -> list[Comparison]:
     passes = sorted({a.setting.n_epochs for a, _ in pairs}, key=order_key)
     if len(passes) > 1:
         for m in passes:
-            pooled.append(_compare([p for p in pairs if p[0].setting.n_epochs == m], "", f"m={m}, all"))
-    pooled.append(_compare(pairs, "", "all"))
+            pooled.append(_compare([p for p in pairs if p[0].setting.n_epochs == m], "", f"all m={m}"))
+    pooled.append(_compare(pairs, "", "all settings"))
     return pooled
 
 
@@ -206,7 +215,7 @@ def _compare(pairs: Sequence[tuple[Cell, Cell]], env: str, setting: str) -> Comp
 
 
 def _aggregates(
-    grid: Sequence[Cell], bounds: dict[str, tuple[float, float]], notes: list[str]
+    grid: Sequence[Cell], bounds: dict[str, tuple[float, float]], notes: list[Note]
 ) -> list[Aggregate]:
     found = []
     settings = sorted({cell.setting for cell in grid}, key=Setting.sort_key)
@@ -229,7 +238,7 @@ def _aggregate(
 
 
 def _profiles(
-    grid: Sequence[Cell], bounds: dict[str, tuple[float, float]], notes: list[str]
+    grid: Sequence[Cell], bounds: dict[str, tuple[float, float]], notes: list[Note]
 ) -> list[Profile]:
     found = []
     for m in sorted({cell.setting.n_epochs for cell in grid}, key=order_key):
@@ -242,7 +251,7 @@ def _profiles(
 
 
 def _comparable(
-    cells: Sequence[Cell], bounds: dict[str, tuple[float, float]], where: str, notes: list[str]
+    cells: Sequence[Cell], bounds: dict[str, tuple[float, float]], where: str, notes: list[Note]
 ) -> dict[str, list[Cell]]:
     """The cells of each algorithm on the tasks that all of them have at least one completed run of.
 
@@ -254,13 +263,29 @@ def _comparable(
     tasks = {(c.env, c.setting) for c in usable}
     kept = {label: own for label, own in by_label.items() if 2 * len(own) >= len(tasks)}
     for label in by_label.keys() - kept.keys():
-        notes.append(f"{where}: {label} has {len(by_label[label])} of {len(tasks)} tasks, left out of aggregates.")
+        notes.append(
+            Note(f"{label} has runs of less than half of the tasks and is left out of aggregates", where)
+        )
     shared = set.intersection(*(set(own) for own in kept.values())) if kept else set()
     if kept and len(shared) < len(tasks):
-        notes.append(f"{where}: aggregated over the {len(shared)} of {len(tasks)} tasks that all algorithms have.")
+        notes.append(
+            Note(f"aggregated over the {len(shared)} of {len(tasks)} tasks that all algorithms have", where)
+        )
     if not shared:
         return {}
     return {label: [own[task] for task in own if task in shared] for label, own in kept.items()}
+
+
+def _merge(notes: Iterable[Note]) -> tuple[str, ...]:
+    places: dict[str, dict[str, None]] = {}
+    for note in notes:
+        places.setdefault(note.text, {})[note.where] = None
+    merged = []
+    for text, found in places.items():
+        where = list(found)
+        more = [f"and {len(where) - 3} more"] if len(where) > 4 else []
+        merged.append(f"{text} ({'; '.join(where[:3] + more if more else where)})")
+    return tuple(merged)
 
 
 def _by_label(cells: Iterable[Cell]) -> dict[str, dict[Task, Cell]]:
@@ -281,5 +306,3 @@ def _scores(cells: Iterable[Cell], bounds: dict[str, tuple[float, float]]) -> li
 
 def _seeds(cells: Iterable[Cell]) -> tuple[int, ...]:
     return tuple(sorted({run.seed for cell in cells for run in cell.completed}))
-
-

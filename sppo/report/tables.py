@@ -81,7 +81,8 @@ def _finals(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
     rows = (
         (
             row.cell.env, row.cell.label, *_axes(row.cell.setting), row.cell.steps, len(row.cell.runs),
-            *row.cell.counts().values(), *_estimate(row.mean), *_estimate(row.iqm), row.low, row.high, row.seeds,
+            *row.cell.counts().values(), *_estimate(row.mean), *_estimate(row.iqm), row.low, row.high,
+            row.seeds,
         )
         for row in summary.finals
     )  # fmt: skip
@@ -89,8 +90,11 @@ def _finals(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
 
 
 def _comparisons(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
-    header = ("algorithm", "baseline", "env", "setting", "tasks", "n", "n_baseline", "difference",
-              "difference_low", "difference_high", "probability", "probability_low", "probability_high")  # fmt: skip
+    header = (
+        "algorithm", "baseline", "env", "setting", "tasks", "n", "n_baseline",
+        "difference", "difference_low", "difference_high",
+        "probability", "probability_low", "probability_high",
+    )  # fmt: skip
     nothing = Estimate(float("nan"))
     rows = (
         (
@@ -107,7 +111,7 @@ def _aggregates(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[Any]
     bounds = "; ".join(f"{env}: {low!r} to {high!r}" for env, (low, high) in summary.bounds.items())
     rows = (
         (
-            row.label, row.setting.text if row.setting else "all", row.tasks, row.runs,
+            row.label, row.setting.text if row.setting else "all settings", row.tasks, row.runs,
             *_estimate(row.iqm), bounds, row.seeds,
         )
         for row in summary.aggregates
