@@ -92,7 +92,8 @@ def report_study(
         from sppo.report.tensorboard import build_logdir
 
         logdir = build_logdir(study, summary.cells, out / "tensorboard", tensorboard_seeds)
-        print(f"tensorboard --logdir {shown_path(logdir)}")
+        print(f"tensorboard --logdir {shown_path(logdir)}/means  # algorithms side by side: Custom Scalars")
+        print(f"tensorboard --logdir {shown_path(logdir)}/runs   # every run: Time Series, HParams")
     return 0
 
 

@@ -1,0 +1,143 @@
+"""TensorBoard event files: scalars out of them, summaries into them.
+
+An event file is a sequence of records, each a length (8 bytes), its checksum (4), a serialised ``Event``
+and its checksum (4). TensorBoard's own reader parses every record; here only those that contain a wanted
+tag are, which makes reading hundreds of runs a matter of seconds.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+EVENT_FILES = "*tfevents*"
+_HEADER = struct.Struct("<QI")
+_FOOTER = struct.Struct("<I")
+#: a scalar takes some hundred bytes; larger records are images or histograms
+_LARGEST = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """One scalar over training: increasing steps and their values."""
+
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+def require_tensorboard() -> None:
+    """Raise an error that names the extra."""
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError as error:
+        raise ModuleNotFoundError('event files need tensorboard: pip install "sppo[tensorboard]"') from error
+
+
+def read_scalars(directory: Path, tags: Collection[str]) -> tuple[dict[str, Series], list[str]]:
+    """The wanted scalars of all event files in a directory, and what was wrong with the files.
+
+    A file that ends in the middle of a record (a run that is being written, or was killed) is read up to
+    there; one with a wrong checksum likewise. Where a step occurs twice the later record counts, as after
+    a resume.
+    """
+    points: dict[str, dict[int, float]] = {}
+    problems = []
+    for path in sorted(directory.glob(EVENT_FILES)):
+        problem = _read_file(path, tags, points)
+        if problem:
+            problems.append(f"{path.name}: {problem}")
+    series = {}
+    for tag, found in points.items():
+        steps = sorted(found)
+        series[tag] = Series(np.array(steps, dtype=np.int64), np.array([found[step] for step in steps]))
+    return series, problems
+
+
+def write_events(path: Path, summaries: Iterable[tuple[int, Summary]], wall_time: float) -> None:
+    """Write an event file with one event per ``(step, summary)``."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    with path.open("wb") as file:
+        writer = RecordWriter(file)
+        writer.write(Event(wall_time=wall_time, file_version="brain.Event:2").SerializeToString())
+        for step, summary in summaries:
+            writer.write(Event(wall_time=wall_time, step=step, summary=summary).SerializeToString())
+
+
+def scalar(tag: str, value: float) -> Summary:
+    """A summary of one scalar, in the form that SB3's logger writes."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    return Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+
+
+def _read_file(path: Path, tags: Collection[str], points: dict[str, dict[int, float]]) -> str:
+    try:
+        with path.open("rb") as file:
+            if not path.stat().st_size:
+                return ""
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                for event in _wanted_events(data, [tag.encode() for tag in tags]):
+                    for value in event.summary.value:
+                        number = _number(value)
+                        if value.tag in tags and number is not None:
+                            points.setdefault(value.tag, {})[event.step] = number
+    except (OSError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def _wanted_events(data: mmap.mmap, tags: list[bytes]) -> Iterator[Any]:
+    from google.protobuf.message import DecodeError
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import masked_crc32c
+
+    at, size = 0, len(data)
+    while at < size:
+        start = at + _HEADER.size
+        if start > size:
+            raise ValueError(f"ends in the middle of a record, {size - at} bytes left out")
+        length, checksum = _HEADER.unpack_from(data, at)
+        if masked_crc32c(data[at : at + 8]) != checksum:
+            raise ValueError(f"damaged at byte {at} of {size}, the rest is left out")
+        end = start + length
+        if end + _FOOTER.size > size:
+            raise ValueError(f"ends in the middle of a record, {size - at} bytes left out")
+        if length <= _LARGEST:
+            payload = data[start:end]
+            if any(tag in payload for tag in tags):
+                if masked_crc32c(payload) != _FOOTER.unpack_from(data, end)[0]:
+                    raise ValueError(f"damaged at byte {at} of {size}, the rest is left out")
+                try:
+                    yield Event.FromString(payload)
+                except DecodeError as error:
+                    raise ValueError(f"no event at byte {at} of {size}, the rest is left out") from error
+        at = end + _FOOTER.size
+
+
+def _number(value: Any) -> float | None:
+    """A scalar as SB3 and torch write it, or as TensorFlow 2 and ``tensorboard.summary`` do."""
+    if value.HasField("simple_value"):
+        return float(value.simple_value)
+    if not value.HasField("tensor"):
+        return None
+    tensor = value.tensor
+    for numbers in (tensor.float_val, tensor.double_val, tensor.int_val, tensor.int64_val):
+        if len(numbers) == 1:
+            return float(numbers[0])
+    content = {(1, 4): "<f4", (2, 8): "<f8"}.get((tensor.dtype, len(tensor.tensor_content)))
+    return float(np.frombuffer(tensor.tensor_content, content)[0]) if content else None

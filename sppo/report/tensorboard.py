@@ -1,0 +1,202 @@
+"""A study as a TensorBoard log directory with readable run names, a layout and hyperparameters.
+
+::
+
+    runs/Hopper-v5/m=10,eps=0.3/ppo/seed=0     the run's own event files, as links, and its evaluations
+    runs/Hopper-v5/m=10,eps=0.3/sppo/seed=0
+    means/ppo, means/sppo                      mean return and 95 % bounds of every cell's completed runs
+
+*Time series*: the run filter ``Hopper-v5/m=10,eps=0.3/(ppo|sppo)/`` compares the two. *Custom scalars*:
+one chart per environment and setting with all algorithms on it. *HParams*: one row per run, with its
+final return. The whole directory can be opened, or ``runs`` or ``means`` alone: with more than 40 runs,
+TensorBoard starts with none selected on the custom-scalars page, so the means stand apart. The records
+themselves are not touched.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sppo.report.cells import Cell, Setting, order_environments, order_key
+from sppo.report.events import EVENT_FILES, require_tensorboard, scalar, write_events
+from sppo.report.load import Run, Study
+from sppo.report.statistics import mean_interval
+from sppo.study.records import TENSORBOARD
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+RETURN_TAG = "evaluation/mean_return"
+#: marks a directory as made here, so that it may be replaced
+MARKER = ".made-by-sppo-report"
+#: TensorBoard reads a directory's files in the order of their names and stays at the last one, which
+#: must be the run's own while it is still being written
+_OWN_FILE = "events.out.tfevents.0000000000.report"
+_SHOWN_HPARAMS = ("env", "algorithm", "n_epochs", "clip_range", "eta", "seed")
+
+
+def build_logdir(
+    study: Study, cells: Sequence[Cell], out: Path, seeds_per_cell: int, copy: bool = False
+) -> Path:
+    """Build the log directory; an earlier one made by this function is replaced.
+
+    :param seeds_per_cell: how many runs of each cell are linked; the means are over all completed runs
+    :param copy: copy event files instead of linking them, for a directory that is to be published
+    """
+    require_tensorboard()
+    _clear(out)
+    for cell in cells:
+        for run in cell.runs[:seeds_per_cell]:
+            if run.status != "missing":
+                _write_run(run, out / "runs", run_name(cell, run), copy)
+    for label in dict.fromkeys(cell.label for cell in cells):
+        own = [cell for cell in cells if cell.label == label and cell.n]
+        if own:
+            folder = _folder(out / "means" / _safe(label))
+            write_events(folder / _OWN_FILE, _mean_summaries(own), wall_time=_wall_time(own[0].completed[0]))
+    newest = max((_wall_time(run) for run in study.runs), default=0.0)
+    write_events(_folder(out / "means") / _OWN_FILE, [(0, layout(cells))], wall_time=newest)
+    write_events(_folder(out / "runs") / _OWN_FILE, [(0, _experiment(study.runs))], wall_time=newest)
+    return out
+
+
+def run_name(cell: Cell, run: Run) -> str:
+    """``Hopper-v5/m=10,eps=0.3/sppo/seed=0``."""
+    return f"{_safe(cell.env)}/{_safe(cell.setting.slug)}/{_safe(cell.label)}/seed={run.seed}"
+
+
+def chart_tag(env: str, setting: Setting, what: str) -> str:
+    """The tag of a cell's mean; environment and setting are in it, because a chart selects by tag."""
+    return f"{env}/{setting.slug}/{what}"
+
+
+def layout(cells: Iterable[Cell]) -> Summary:
+    """Custom-scalars layout: a category per environment, a chart with bounds per setting."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.compat.proto.types_pb2 import DT_STRING
+    from tensorboard.plugins.custom_scalar import layout_pb2, metadata
+
+    found: dict[str, dict[Setting, None]] = {}
+    for cell in cells:
+        if cell.n:
+            found.setdefault(cell.env, {})[cell.setting] = None
+    categories = []
+    for env in order_environments(found):
+        charts = []
+        # the page draws the charts of a category from the last to the first
+        for setting in sorted(found[env], key=Setting.sort_key, reverse=True):
+            bounds = [chart_tag(env, setting, what) for what in ("return", "low", "high")]
+            series = layout_pb2.MarginChartContent.Series(value=bounds[0], lower=bounds[1], upper=bounds[2])
+            content = layout_pb2.MarginChartContent(series=[series])
+            charts.append(layout_pb2.Chart(title=f"{env}, {setting.text}", margin=content))
+        categories.append(layout_pb2.Category(title=env, chart=charts))
+    content = layout_pb2.Layout(category=categories).SerializeToString()
+    value = Summary.Value(
+        tag=metadata.CONFIG_SUMMARY_TAG,
+        metadata=metadata.create_summary_metadata(),
+        tensor=TensorProto(dtype=DT_STRING, string_val=[content]),
+    )
+    return Summary(value=[value])
+
+
+def hparams_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers, texts and switches of a configuration, the parameters beside the rest."""
+    parameters = config.get("parameters")
+    flat = {**config, **(parameters if isinstance(parameters, dict) else {})}
+    return {name: value for name, value in flat.items() if isinstance(value, (bool, int, float, str))}
+
+
+def _write_run(run: Run, root: Path, name: str, copy: bool) -> None:
+    from tensorboard.plugins.hparams import api_pb2
+    from tensorboard.plugins.hparams import summary_v2 as api
+    from tensorboard.plugins.hparams.summary import session_end_pb
+
+    folder = _folder(root / name)
+    began = _wall_time(run)
+    summaries: list[tuple[int, Summary]] = []
+    hparams = api.hparams_pb(hparams_of(run.config), trial_id=name, start_time_secs=began)
+    summaries.append((0, hparams))
+    points = zip(run.timesteps.tolist(), run.returns.tolist(), strict=True)
+    summaries += [(int(step), scalar(RETURN_TAG, value)) for step, value in points]
+    if run.status in ("completed", "failed"):
+        outcome = api_pb2.STATUS_SUCCESS if run.status == "completed" else api_pb2.STATUS_FAILURE
+        summaries.append((0, session_end_pb(outcome, end_time_secs=began + (run.wall_seconds or 0.0))))
+    write_events(folder / _OWN_FILE, summaries, wall_time=began)
+    if run.path is None:
+        return
+    for source in sorted((run.path / TENSORBOARD).rglob(EVENT_FILES)):
+        target = folder / source.name
+        if copy:
+            shutil.copyfile(source, target)
+        elif not target.is_symlink():
+            target.symlink_to(os.path.relpath(source.resolve(), folder.resolve()))
+
+
+def _mean_summaries(cells: Iterable[Cell]) -> Iterator[tuple[int, Summary]]:
+    for cell in cells:
+        steps, returns = cell.curves
+        mean, low, high = mean_interval(returns)
+        if len(returns) == 1:
+            # a chart with bounds draws nothing without them: one run has its own value as both
+            low = high = mean
+        for what, values in (("return", mean), ("low", low), ("high", high)):
+            tag = chart_tag(cell.env, cell.setting, what)
+            for step, value in zip(steps.tolist(), values.tolist(), strict=True):
+                yield round(step), scalar(tag, value)
+
+
+def _experiment(runs: Iterable[Run]) -> Summary:
+    from tensorboard.plugins.hparams import summary_v2 as api
+
+    values: dict[str, set[Any]] = {}
+    for run in runs:
+        for name, value in hparams_of(run.config).items():
+            values.setdefault(name, set()).add(value)
+    # what never varies would take the place of what does among the columns shown at first
+    varying = [name for name, found in values.items() if len(found) > 1 or name in _SHOWN_HPARAMS]
+    hparams = [api.HParam(name, _domain(values[name])) for name in sorted(varying)]
+    metrics = [api.Metric(RETURN_TAG, display_name="final return")]
+    return api.hparams_config_pb(hparams, metrics, time_created_secs=0)
+
+
+def _domain(values: set[Any]) -> Any:
+    """The values to filter by, where they are few and of one type."""
+    from tensorboard.plugins.hparams import summary_v2 as api
+
+    plain = {float(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in values}
+    if len(plain) > 20 or len({type(value) for value in plain}) != 1:
+        return None
+    return api.Discrete(sorted(plain, key=order_key))
+
+
+def _clear(out: Path) -> None:
+    if out.exists() and any(out.iterdir()):
+        if not (out / MARKER).exists():
+            raise FileExistsError(f"{out} is not empty and was not made by a report; choose another place")
+        shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARKER).write_text("Made from a study's records; replaced by the next report.\n")
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _wall_time(run: Run) -> float:
+    """When the run was started, as far as its files tell."""
+    try:
+        return (run.path / "config.json").stat().st_mtime if run.path else 0.0
+    except OSError:
+        return 0.0
+
+
+def _safe(name: str) -> str:
+    """Without separators, which would add levels to TensorBoard's run names."""
+    return re.sub(r"[\\/\s]+", "_", name)
