@@ -104,17 +104,18 @@ class Cell:
 def build_cells(study: Study) -> list[Cell]:
     """All cells of a study, sorted by environment, setting and label.
 
-    Runs whose configuration cannot be read belong to no cell; they appear in the list of runs only.
+    Runs whose configuration cannot be read, and runs that are not in the plan, belong to no cell; they
+    appear in the list of runs only.
     """
     groups: dict[tuple[str, str, Setting], list[Run]] = defaultdict(list)
-    variants = _variant_keys(study.runs)
-    for run in study.runs:
-        if run.config:
-            label = _label(run, variants.get(run.algorithm, ()))
-            groups[run.env, label, setting_of(run.config)].append(run)
+    runs = [run for run in study.runs if run.config and run.status != "unplanned"]
+    variants = _variant_keys(runs)
+    for run in runs:
+        label = _label(run, variants.get(run.algorithm, ()))
+        groups[run.env, label, setting_of(run.config)].append(run)
     cells = [
-        Cell(env, label, setting, tuple(sorted(runs, key=lambda run: run.seed)))
-        for (env, label, setting), runs in groups.items()
+        Cell(env, label, setting, tuple(sorted(members, key=lambda run: run.seed)))
+        for (env, label, setting), members in groups.items()
     ]
     environments = {env: index for index, env in enumerate(order_environments(cell.env for cell in cells))}
     labels = {label: index for index, label in enumerate(order_labels(cell.label for cell in cells))}
@@ -174,8 +175,6 @@ def _variant_keys(runs: Iterable[Run]) -> dict[str, tuple[str, ...]]:
     sizes: dict[tuple[str, str, Setting], int] = defaultdict(int)
     counted: dict[tuple[str, str, Setting], dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for run in runs:
-        if not run.config:
-            continue
         key = (run.algorithm, run.env, setting_of(run.config))
         sizes[key] += 1
         for name, value in _flat(run.config).items():

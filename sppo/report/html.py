@@ -50,7 +50,7 @@ def report_page(
             sections.append((name, heading, "\n".join(part for part in parts if part)))
 
     def figure(name: str) -> str:
-        return figure_html(by_name[name], provenance) if name in by_name else ""
+        return figure_html(by_name[name], provenance.footer(by_name[name].seeds)) if name in by_name else ""
 
     add("curves", "Learning curves", figure("grid"))
     grid = [row for row in summary.finals if row.cell.setting.on_grid]
@@ -70,7 +70,7 @@ def report_page(
     return page(f"Study {study.name}", body, f"Comparison of the runs of the study {study.name}")
 
 
-def figure_html(plot: Plot, provenance: Provenance) -> str:
+def figure_html(plot: Plot, footer: str) -> str:
     """Legend, panels, caption and provenance of one figure."""
     titles = [panel.title for row in plot.rows for panel in row]
     svgs = [svg for row in panel_svgs(plot) for svg in row]
@@ -82,7 +82,7 @@ def figure_html(plot: Plot, provenance: Provenance) -> str:
     wide = " four" if max(len(row) for row in plot.rows) == 4 else ""
     return (
         f'<p>{escape(plot.caption)}</p>\n<div><ul class="legend sticky" aria-label="Legend">{keys}</ul>\n'
-        f'<div class="panels{wide}">\n{panels}\n</div></div>\n{_made_line(provenance, plot.seeds)}'
+        f'<div class="panels{wide}">\n{panels}\n</div></div>\n<p class="made">{escape(footer)}</p>'
     )
 
 
@@ -238,7 +238,7 @@ def _runs_html(study: Study) -> str:
     if not others:
         return "<p>None: every planned run is completed.</p>"
     parts = []
-    for status in ("failed", "damaged", "unfinished", "missing"):
+    for status in ("failed", "damaged", "unfinished", "missing", "unplanned"):
         runs = [run for run in others if run.status == status]
         if not runs:
             continue

@@ -14,7 +14,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from sppo.study import records
 
 #: what can become of a planned run, best first
-STATUSES = ("completed", "unfinished", "failed", "damaged", "missing")
+STATUSES = ("completed", "unfinished", "failed", "damaged", "missing", "unplanned")
 RUNS_CSV = "runs.csv"
 EVALUATIONS_CSV = "evaluations.csv"
 RUNS_HEADER = (
@@ -41,7 +41,8 @@ class Run:
     """One planned run.
 
     The four arrays have one element per evaluation and are filled for completed runs only: the curves of
-    unfinished runs would bias every mean towards those that got far.
+    unfinished runs would bias every mean towards those that got far. A run that is on disk but not in the
+    plan, say from before the study's file was changed, is ``unplanned`` and enters no mean either.
     """
 
     hash: str
@@ -100,7 +101,10 @@ def load_study(directory: Path) -> Study:
     runs = [_read_run(path) for path in records.run_directories(directory)]
     plan = _read_plan(directory)
     if plan is not None:
-        present = {run.hash for run in runs} | {run.path.name for run in runs if run.path}
+        known = {name for name, _ in plan}
+        stray = "in the directory, but not in the plan of this study"
+        runs = [run if run.hash in known else replace(run, status="unplanned", error=stray) for run in runs]
+        present = {run.hash for run in runs}
         runs += [
             Run(hash=name, config=config, status="missing", error="planned, no record on disk")
             for name, config in plan
@@ -187,6 +191,9 @@ def _completed(record: records.RunRecord, common: dict[str, Any]) -> Run:
         reason = str(error).replace(str(record.path) + "/", "")
         return Run(status="damaged", error=f"evaluations.csv cannot be read: {reason}", **common)
     problem = _contradiction(record.config, timesteps, returns, episodes)
+    final = _number(result.get("final_return"))
+    if not problem and abs(final - returns[-1]) > 1e-6 * max(1.0, abs(final)):
+        problem = f"result.json has the final return {final:g}, evaluations.csv {returns[-1]:g}"
     if problem:
         return Run(status="damaged", error=problem, **common)
     return Run(

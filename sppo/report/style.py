@@ -106,17 +106,21 @@ def label_keys(labels: Iterable[str], look: Look) -> list[Key]:
     ]
 
 
-def write_sheet(plot: Plot, out: Path, footer: str) -> list[Path]:
-    """Save the whole figure as PNG and PDF; ``footer`` is printed in it and kept in its metadata."""
+def write_sheet(plot: Plot, out: Path, footer: str, formats: Sequence[str] = ("png", "pdf")) -> list[Path]:
+    """Save the whole figure; ``footer`` is printed in it and kept in its metadata."""
     import matplotlib as mpl
 
     about = f"{plot.title}. {footer}"
-    paths = [out / f"{plot.name}.png", out / f"{plot.name}.pdf"]
+    # without a creation date, the same records give the same bytes
+    metadata: dict[str, dict[str, Any]] = {
+        "png": {"Title": plot.title, "Description": about},
+        "pdf": {"Title": plot.title, "Subject": about, "CreationDate": None},
+    }
+    paths = [out / f"{plot.name}.{ending}" for ending in formats]
     with mpl.rc_context(_RC):
         figure = _sheet(plot, footer)
-        figure.savefig(paths[0], dpi=150, metadata={"Title": plot.title, "Description": about})
-        # without a creation date, the same records give the same bytes
-        figure.savefig(paths[1], metadata={"Title": plot.title, "Subject": about, "CreationDate": None})
+        for path, ending in zip(paths, formats, strict=True):
+            figure.savefig(path, dpi=150, metadata=metadata[ending])
     return paths
 
 

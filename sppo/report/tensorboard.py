@@ -25,18 +25,20 @@ from typing import TYPE_CHECKING, Any
 from sppo.report.cells import Cell, Setting, order_environments, order_key
 from sppo.report.events import EVENT_FILES, require_tensorboard, scalar, write_events
 from sppo.report.load import Run, Study
+from sppo.report.logdir import BOOKKEEPING_SUFFIX, RETURN_TAG
 from sppo.report.statistics import mean_interval
 from sppo.study.records import TENSORBOARD
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-RETURN_TAG = "evaluation/mean_return"
 #: marks a directory as made here, so that it may be replaced
 MARKER = ".made-by-sppo-report"
 #: TensorBoard reads a directory's files in the order of their names and stays at the last one, which
 #: must be the run's own while it is still being written
 _OWN_FILE = "events.out.tfevents.0000000000.report"
+#: files that belong to no run, see :mod:`sppo.report.logdir`
+_BOOKKEEPING_FILE = f"events.out.tfevents.0000000000{BOOKKEEPING_SUFFIX}"
 _SHOWN_HPARAMS = ("env", "algorithm", "n_epochs", "clip_range", "eta", "seed")
 
 
@@ -58,10 +60,12 @@ def build_logdir(
         own = [cell for cell in cells if cell.label == label and cell.n]
         if own:
             folder = _folder(out / "means" / _safe(label))
-            write_events(folder / _OWN_FILE, _mean_summaries(own), wall_time=_wall_time(own[0].completed[0]))
+            write_events(
+                folder / _BOOKKEEPING_FILE, _mean_summaries(own), wall_time=_wall_time(own[0].completed[0])
+            )
     newest = max((_wall_time(run) for run in study.runs), default=0.0)
-    write_events(_folder(out / "means") / _OWN_FILE, [(0, layout(cells))], wall_time=newest)
-    write_events(_folder(out / "runs") / _OWN_FILE, [(0, _experiment(study.runs))], wall_time=newest)
+    write_events(_folder(out / "means") / _BOOKKEEPING_FILE, [(0, layout(cells))], wall_time=newest)
+    write_events(_folder(out / "runs") / _BOOKKEEPING_FILE, [(0, _experiment(study.runs))], wall_time=newest)
     return out
 
 
@@ -113,9 +117,7 @@ def hparams_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_run(run: Run, root: Path, name: str, copy: bool) -> None:
-    from tensorboard.plugins.hparams import api_pb2
     from tensorboard.plugins.hparams import summary_v2 as api
-    from tensorboard.plugins.hparams.summary import session_end_pb
 
     folder = _folder(root / name)
     began = _wall_time(run)
@@ -125,8 +127,7 @@ def _write_run(run: Run, root: Path, name: str, copy: bool) -> None:
     points = zip(run.timesteps.tolist(), run.returns.tolist(), strict=True)
     summaries += [(int(step), scalar(RETURN_TAG, value)) for step, value in points]
     if run.status in ("completed", "failed"):
-        outcome = api_pb2.STATUS_SUCCESS if run.status == "completed" else api_pb2.STATUS_FAILURE
-        summaries.append((0, session_end_pb(outcome, end_time_secs=began + (run.wall_seconds or 0.0))))
+        summaries.append((0, _session_end(run.status == "completed")))
     write_events(folder / _OWN_FILE, summaries, wall_time=began)
     if run.path is None:
         return
@@ -136,6 +137,18 @@ def _write_run(run: Run, root: Path, name: str, copy: bool) -> None:
             shutil.copyfile(source, target)
         elif not target.is_symlink():
             target.symlink_to(os.path.relpath(source.resolve(), folder.resolve()))
+
+
+def _session_end(success: bool) -> Summary:
+    """What fills the status column; TensorBoard's own function for it needs TensorFlow."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+    status = api_pb2.STATUS_SUCCESS if success else api_pb2.STATUS_FAILURE
+    end = plugin_data_pb2.SessionEndInfo(status=status)
+    content = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=end))
+    value = Summary.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=content, tensor=metadata.NULL_TENSOR)
+    return Summary(value=[value])
 
 
 def _mean_summaries(cells: Iterable[Cell]) -> Iterator[tuple[int, Summary]]:
