@@ -19,6 +19,7 @@ from sppo.report.events import Series, require_tensorboard
 from sppo.report.logdir import LoggedRun, choose_tag, find_runs
 from sppo.report.provenance import shown_path
 from sppo.report.statistics import (
+    FEW_RUNS,
     Estimate,
     difference,
     interquartile_mean,
@@ -147,32 +148,24 @@ def _group(
 
 
 def _table(groups: Sequence[Group]) -> str:
-    header = [
-        "algorithm",
-        "n",
-        "final",
-        "95 % interval",
-        "minus baseline",
-        "95 % interval",
-        "P(better)",
-        "95 %",
-    ]
+    header = ["algorithm", "n", "final, 95 % interval", "minus baseline", "P(better)"]
     several = len({group.task for group in groups}) > 1
     rows = []
     for group in groups:
         n = str(len(group.finals)) + (f" of {len(group.runs)}" if group.without_data else "")
-        row = [f"{group.task}: {group.algorithm}" if several else group.algorithm, n]
-        row += [number(group.mean.value), interval(group.mean) or "–"]
-        for estimate, digits in ((group.gap, None), (group.improvement, 2)):
-            row += (
-                [number(estimate.value, digits), interval(estimate, digits) or "–"] if estimate else ["", ""]
-            )
-        rows.append(row)
+        name = f"{group.task}: {group.algorithm}" if several else group.algorithm
+        rows.append([name, n, _text(group.mean), _text(group.gap), _text(group.improvement, 2)])
     return text_table(header, rows)
 
 
+def _text(estimate: Estimate | None, digits: int | None = None) -> str:
+    if estimate is None:
+        return ""
+    return f"{number(estimate.value, digits)} {interval(estimate, digits)}".rstrip()
+
+
 def _notes(groups: Sequence[Group], baseline: str, step: int | None) -> list[str]:
-    notes = []
+    notes: list[str] = []
     for task in dict.fromkeys(group.task for group in groups):
         own = [group for group in groups if group.task == task]
         where = f"{task}: " if task else ""
@@ -186,6 +179,9 @@ def _notes(groups: Sequence[Group], baseline: str, step: int | None) -> list[str
         single = [group.algorithm for group in own if len(group.finals) == 1]
         if single:
             notes.append(f"{where}one run of {', '.join(single)}: no interval, a difference may be chance")
+        elif any(1 < len(group.finals) < FEW_RUNS for group in own):
+            text = f"fewer than {FEW_RUNS} runs: the interval of P(better) is too narrow on average"
+            notes.append(where + text)
     for group in groups:
         if group.without_data:
             name = f"{group.task}: {group.algorithm}" if group.task else group.algorithm

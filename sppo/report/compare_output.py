@@ -151,8 +151,8 @@ def _row(group: Group) -> list[str]:
     return [
         escape(display_name(group.algorithm)),
         estimate_html(group.mean) if group.finals else '<span class="alarm">no value</span>',
-        estimate_html(group.gap) if group.gap else "",
-        estimate_html(group.improvement, 2) if group.improvement else "",
+        estimate_html(group.gap) if group.gap else "–",
+        estimate_html(group.improvement, 2) if group.improvement else "–",
         n,
         steps,
     ]

@@ -96,9 +96,12 @@ def _draw_curve(ax: Axes, line: _Line) -> None:
     marks: dict[str, Any] = {"marker": line.marker, "markevery": (every - 1, every)}
     ax.plot(steps, mean, color=line.colour, linestyle=line.style, **marks)
     if len(returns) > 1:
-        # few runs have bands that fill the panel: keep the lines readable through them
-        alpha = 0.18 if len(returns) >= FEW_RUNS else 0.07
-        ax.fill_between(steps, low, high, color=line.colour, alpha=alpha, linewidth=0)
+        ax.fill_between(steps, low, high, color=line.colour, alpha=band(len(returns)), linewidth=0)
+
+
+def band(runs: int) -> float:
+    """Opacity of an interval: those of few runs fill the panel, and lines must be seen through them."""
+    return 0.18 if runs >= FEW_RUNS else 0.07
 
 
 def _limits(cells: Sequence[Cell]) -> tuple[float, float] | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sppo.report.cells import display_name, order_key, order_labels
-from sppo.report.curves import beyond_figure, grid_figure
+from sppo.report.curves import band, beyond_figure, grid_figure
 from sppo.report.statistics import FEW_RUNS, Estimate
 from sppo.report.style import INK, Look, Panel, Plot, assign_looks, label_keys
 from sppo.report.summary import THRESHOLDS, Aggregate, Comparison, Profile, Summary
@@ -173,7 +173,9 @@ def _profile_panel(title: str, rows: Sequence[Profile], look: Look) -> Panel:
             colour = look.colours[row.label]
             ax.plot(THRESHOLDS, row.value, color=colour, marker=look.markers[row.label], markevery=20)
             if row.least_runs > 1:
-                ax.fill_between(THRESHOLDS, row.low, row.high, color=colour, alpha=0.18, linewidth=0)
+                ax.fill_between(
+                    THRESHOLDS, row.low, row.high, color=colour, alpha=band(row.least_runs), linewidth=0
+                )
         ax.set_xlim(0, 1)
         ax.set_ylim(-0.02, 1.02)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sppo.report.cells import setting_of
@@ -14,6 +14,8 @@ from sppo.study import records
 
 #: the scalar that a report's log directory has a run's evaluations under
 RETURN_TAG = "evaluation/mean_return"
+#: marks a directory as made by a report, so that it may be replaced
+MARKER = ".made-by-sppo-report"
 #: ends the names of event files that belong to no run: layout, means
 BOOKKEEPING_SUFFIX = ".bookkeeping"
 #: best first: evaluations are of the deterministic policy, rollouts of the one that explores
@@ -37,11 +39,16 @@ def find_runs(logdir: Path) -> list[LoggedRun]:
     if not logdir.is_dir():
         raise FileNotFoundError(f"no log directory {logdir}")
     runs = []
-    for folder, _, files in os.walk(logdir, followlinks=True):
+    for folder, below, files in os.walk(logdir, followlinks=True):
+        # a report inside the directory repeats its runs
+        below[:] = [name for name in below if not Path(folder, name, MARKER).exists()]
         if any("tfevents" in file and not file.endswith(BOOKKEEPING_SUFFIX) for file in files):
             runs.append(_logged_run(logdir, Path(folder)))
     if not runs:
         raise FileNotFoundError(f"no TensorBoard event files in {logdir}")
+    if len({run.task for run in runs}) > 1 and all("/" in run.task for run in runs):
+        shared = os.path.commonpath([run.task for run in runs])
+        runs = [replace(run, task=run.task.removeprefix(shared).lstrip("/")) for run in runs]
     return sorted(runs, key=lambda run: _natural(run.name))
 
 

@@ -193,7 +193,8 @@ def _pooled(pairs: Sequence[tuple[Cell, Cell]]) -> list[Comparison]:
     if len(passes) > 1:
         for m in passes:
             pooled.append(_compare([p for p in pairs if p[0].setting.n_epochs == m], "", f"all m={m}"))
-    pooled.append(_compare(pairs, "", "all settings"))
+    if len(pooled) > 1:
+        pooled.append(_compare(pairs, "", "all settings"))
     return pooled
 
 

@@ -25,15 +25,13 @@ from typing import TYPE_CHECKING, Any
 from sppo.report.cells import Cell, Setting, order_environments, order_key
 from sppo.report.events import EVENT_FILES, require_tensorboard, scalar, write_events
 from sppo.report.load import Run, Study
-from sppo.report.logdir import BOOKKEEPING_SUFFIX, RETURN_TAG
+from sppo.report.logdir import BOOKKEEPING_SUFFIX, MARKER, RETURN_TAG
 from sppo.report.statistics import mean_interval
 from sppo.study.records import TENSORBOARD
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-#: marks a directory as made here, so that it may be replaced
-MARKER = ".made-by-sppo-report"
 #: TensorBoard reads a directory's files in the order of their names and stays at the last one, which
 #: must be the run's own while it is still being written
 _OWN_FILE = "events.out.tfevents.0000000000.report"
