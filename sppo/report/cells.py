@@ -107,16 +107,17 @@ def build_cells(study: Study) -> list[Cell]:
     Runs whose configuration cannot be read, and runs that are not in the plan, belong to no cell; they
     appear in the list of runs only.
     """
+    alike: dict[str, list[Run]] = defaultdict(list)
+    for run in study.runs:
+        if run.config and run.status != "unplanned":
+            alike[json.dumps({**run.config, "seed": None}, sort_keys=True)].append(run)
+    variants = _variant_keys([runs[0].config for runs in alike.values()])
     groups: dict[tuple[str, str, Setting], list[Run]] = defaultdict(list)
-    runs = [run for run in study.runs if run.config and run.status != "unplanned"]
-    variants = _variant_keys(runs)
-    for run in runs:
-        label = _label(run, variants.get(run.algorithm, ()))
-        groups[run.env, label, setting_of(run.config)].append(run)
-    cells = [
-        Cell(env, label, setting, tuple(sorted(members, key=lambda run: run.seed)))
-        for (env, label, setting), members in groups.items()
-    ]
+    for runs in alike.values():
+        first = runs[0]
+        label = _label(first.config, variants.get(first.algorithm, ()))
+        groups[first.env, label, setting_of(first.config)] += runs
+    cells = [Cell(*key, tuple(sorted(runs, key=lambda run: run.seed))) for key, runs in groups.items()]
     environments = {env: index for index, env in enumerate(order_environments(cell.env for cell in cells))}
     labels = {label: index for index, label in enumerate(order_labels(cell.label for cell in cells))}
     cells.sort(key=lambda c: (environments[c.env], c.setting.sort_key(), labels[c.label]))
@@ -168,31 +169,22 @@ def order_key(value: Value) -> tuple[int, float, str]:
     return (1, float(value), "")
 
 
-def _variant_keys(runs: Iterable[Run]) -> dict[str, tuple[str, ...]]:
-    """For each algorithm, the configuration entries that vary between runs of one cell's axes."""
-    seen: dict[tuple[str, str, Setting], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    unset = json.dumps(None)
-    sizes: dict[tuple[str, str, Setting], int] = defaultdict(int)
-    counted: dict[tuple[str, str, Setting], dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for run in runs:
-        key = (run.algorithm, run.env, setting_of(run.config))
-        sizes[key] += 1
-        for name, value in _flat(run.config).items():
-            seen[key][name].add(value)
-            counted[key][name] += 1
+def _variant_keys(configs: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """For each algorithm, the entries that vary between configurations with one place on the axes."""
+    together: dict[tuple[str, str, Setting], list[dict[str, str]]] = defaultdict(list)
+    for config in configs:
+        together[str(config["algorithm"]), str(config["env"]), setting_of(config)].append(_flat(config))
     varying: dict[str, set[str]] = defaultdict(set)
-    for key, entries in seen.items():
-        for name, values in entries.items():
-            absent = {unset} if counted[key][name] < sizes[key] else set()
-            if len(values | absent) > 1:
-                varying[key[0]].add(name)
+    for (algorithm, _, _), entries in together.items():
+        names = {name for one in entries for name in one}
+        varying[algorithm] |= {name for name in names if len({one.get(name) for one in entries}) > 1}
     return {algorithm: tuple(sorted(names)) for algorithm, names in varying.items()}
 
 
-def _label(run: Run, variant_keys: Iterable[str]) -> str:
-    entries = _flat(run.config)
+def _label(config: Mapping[str, Any], variant_keys: Iterable[str]) -> str:
+    entries = _flat(config)
     text = ", ".join(f"{name.split('.')[-1]}={entries.get(name, 'unset')}" for name in variant_keys)
-    return f"{run.algorithm} ({text})" if text else run.algorithm
+    return f"{config['algorithm']} ({text})" if text else str(config["algorithm"])
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, str]:

@@ -28,7 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_arguments(parser)
     args = parser.parse_args(argv)
     return report_study(
-        args.study, args.out, baselines=args.baseline or BASELINES, tensorboard_seeds=args.tensorboard_seeds
+        args.study,
+        args.out,
+        baselines=args.baseline or BASELINES,
+        tensorboard_seeds=args.tensorboard_seeds,
+        tensorboard_copy=args.tensorboard_copy,
     )
 
 
@@ -46,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=TENSORBOARD_SEEDS,
         help="runs per cell in the TensorBoard directory, 0 for none of it (default: %(default)s)",
     )
+    parser.add_argument(
+        "--tensorboard-copy",
+        action="store_true",
+        help="copy event files into the TensorBoard directory instead of linking them, to publish it",
+    )
 
 
 def report_study(
@@ -55,6 +64,7 @@ def report_study(
     command: str | None = None,
     baselines: Sequence[str] = BASELINES,
     tensorboard_seeds: int = TENSORBOARD_SEEDS,
+    tensorboard_copy: bool = False,
 ) -> int:
     """Write the report of a study directory and print what is in it.
 
@@ -63,6 +73,7 @@ def report_study(
     :param command: the command line to print in every figure and table
     :param baselines: algorithms that the others are compared with
     :param tensorboard_seeds: runs per cell in the TensorBoard directory; 0 leaves it out
+    :param tensorboard_copy: copy event files instead of linking them
     :return: exit code: 0, or 2 if there is nothing to report
     """
     try:
@@ -89,12 +100,20 @@ def report_study(
     print(_text(study, summary))
     print(f"\n{shown_path(report)}: figures, tables and the runs that are not in the means")
     if tensorboard_seeds:
-        from sppo.report.tensorboard import build_logdir
-
-        logdir = build_logdir(study, summary.cells, out / "tensorboard", tensorboard_seeds)
-        print(f"tensorboard --logdir {shown_path(logdir)}/means  # algorithms side by side: Custom Scalars")
-        print(f"tensorboard --logdir {shown_path(logdir)}/runs   # every run: Time Series, HParams")
+        _build_tensorboard(study, summary, out / "tensorboard", tensorboard_seeds, tensorboard_copy)
     return 0
+
+
+def _build_tensorboard(study: Study, summary: Summary, out: Path, seeds: int, copy: bool) -> None:
+    from sppo.report.tensorboard import build_logdir
+
+    try:
+        build_logdir(study, summary.cells, out, seeds, copy)
+    except (FileExistsError, ModuleNotFoundError) as error:
+        print(f"no TensorBoard directory: {error}", file=sys.stderr)
+        return
+    print(f"tensorboard --logdir {shown_path(out)}/means  # algorithms side by side: Custom Scalars")
+    print(f"tensorboard --logdir {shown_path(out)}/runs   # every run: Time Series, HParams")
 
 
 def _write_provenance(out: Path, command: str, versions: str, programs: str, written: list[Path]) -> None:

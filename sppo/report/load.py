@@ -255,9 +255,10 @@ def _contradiction(
 def _read_plan(directory: Path) -> list[tuple[str, dict[str, Any]]] | None:
     try:
         entries = json.loads((directory / ".study" / "plan.json").read_bytes())
-        return [(str(entry["hash"])[:16], dict(entry["config"])) for entry in entries]
+        plan = [(str(entry["hash"])[:16], dict(entry["config"])) for entry in entries]
     except (OSError, ValueError, TypeError, KeyError):
         return None
+    return plan or None
 
 
 def _inferred_missing(runs: list[Run]) -> list[Run]:

@@ -119,6 +119,9 @@ def write_sheet(plot: Plot, out: Path, footer: str, formats: Sequence[str] = ("p
     paths = [out / f"{plot.name}.{ending}" for ending in formats]
     with mpl.rc_context(_RC):
         figure = _sheet(plot, footer)
+        # the layout is the expensive part: find it once, not for every format
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
         for path, ending in zip(paths, formats, strict=True):
             figure.savefig(path, dpi=150, metadata=metadata[ending])
     return paths

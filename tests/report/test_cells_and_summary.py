@@ -1,0 +1,172 @@
+"""Cells hold runs that differ in their seed only, and the tables say what the runs say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+import synthetic_study as synthetic
+
+from sppo.report.cells import Setting, build_cells, display_name, order_environments
+from sppo.report.load import load_study
+from sppo.report.summary import Comparison, Summary, summarise
+
+
+def constant(config: dict, value: float) -> np.ndarray:
+    return np.full((config["evaluations"], config["eval_episodes"]), value)
+
+
+def summary_of(directory: Path) -> Summary:
+    return summarise(build_cells(load_study(directory)))
+
+
+def pooled(summary: Summary, setting: str) -> Comparison:
+    (row,) = [row for row in summary.comparisons if not row.env and row.setting == setting]
+    return row
+
+
+def test_runs_that_differ_in_more_than_the_seed_are_never_one_cell(tmp_path: Path) -> None:
+    for rate in (1e-3, 3e-4):
+        configs = synthetic.grid(
+            envs=["Hopper-v5"], algorithms=["sppo"], passes=[10], clips=[0.3], learning_rate=rate
+        )
+        for config in configs:
+            synthetic.write_completed(tmp_path, config)
+    cells = build_cells(load_study(tmp_path))
+    assert [cell.label for cell in cells] == ["sppo (learning_rate=0.0003)", "sppo (learning_rate=0.001)"]
+    assert [cell.n for cell in cells] == [3, 3]
+
+
+def test_what_differs_between_environments_is_no_variant(tmp_path: Path) -> None:
+    """Shorter runs on Ant than on Hopper are the study's choice, not two kinds of sPPO."""
+    for env, steps in (("Hopper-v5", 500_000), ("Ant-v5", 200_000)):
+        for config in synthetic.grid(envs=[env], passes=[10], clips=[0.3], total_timesteps=steps):
+            synthetic.write_completed(tmp_path, config)
+    assert {cell.label for cell in build_cells(load_study(tmp_path))} == {"ppo", "sppo"}
+
+
+def test_variants_are_compared_with_the_same_variant_of_the_baseline(tmp_path: Path) -> None:
+    for gamma in (0.9, 0.99):
+        for config in synthetic.grid(envs=["Hopper-v5"], passes=[10], clips=[0.3], gamma=gamma):
+            synthetic.write_completed(tmp_path, config)
+    pairs = {(row.label, row.baseline) for row in summary_of(tmp_path).comparisons}
+    assert pairs == {("sppo (gamma=0.9)", "ppo (gamma=0.9)"), ("sppo (gamma=0.99)", "ppo (gamma=0.99)")}
+
+
+def test_orders_and_names() -> None:
+    names = ["CartPole-v1", "Humanoid-v5", "Ant-v5", "HalfCheetah-v5", "Walker2d-v5", "Hopper-v4"]
+    assert order_environments(names) == [*[f for f in reversed(names) if f != "CartPole-v1"], "CartPole-v1"]
+    assert display_name("sppo-one-sided") == "sPPO one-sided"
+    assert display_name("SPPO") == "sPPO"
+    assert display_name("mine") == "mine"
+    assert display_name("ppo (gamma=0.9)") == "PPO (gamma=0.9)"
+    assert Setting(10, 0.3, None).text == "m=10, ε=0.3"
+    assert Setting(10, None, 1.0).slug == "m=10,eta=1"
+    assert Setting().text == "default"
+    assert Setting(10, 0.3).on_grid
+    assert not Setting(10, None, 1.0).on_grid
+    assert not Setting(10, 0.3, 1.0).on_grid
+
+
+def test_final_returns_of_completed_runs_only(tmp_path: Path) -> None:
+    """Failed, unfinished, damaged and missing runs are counted and change no number."""
+    values = [100.0, 130.0, 180.0]
+    configs = list(synthetic.grid(["Hopper-v5"], ["sppo"], [10], [0.3], range(7)))
+    for config, value in zip(configs, values, strict=False):
+        synthetic.write_completed(tmp_path, config, constant(config, value))
+    synthetic.write_failed(tmp_path, configs[3])
+    synthetic.write_header(tmp_path, configs[4])
+    damaged = synthetic.write_completed(tmp_path, configs[5], constant(configs[5], 1e9))
+    (damaged / "result.json").write_text("{")
+    synthetic.write_plan(tmp_path, configs)
+    (row,) = summary_of(tmp_path).finals
+    expected = scipy.stats.t.interval(0.95, 2, loc=np.mean(values), scale=scipy.stats.sem(values))
+    assert row.mean.value == pytest.approx(np.mean(values))
+    assert (row.mean.low, row.mean.high) == pytest.approx(expected)
+    assert (row.low, row.high, row.seeds) == (100, 180, (0, 1, 2))
+    assert row.cell.tally() == "3 of 7 (1 unfinished, 1 failed, 1 damaged, 1 missing)"
+
+
+def test_comparison_with_the_baseline(tmp_path: Path) -> None:
+    for seed, (mine, theirs) in enumerate([(10.0, 1.0), (20.0, 15.0), (30.0, 2.0)]):
+        for name, value in (("sppo", mine), ("ppo", theirs)):
+            config = synthetic.configuration("Hopper-v5", name, seed, n_epochs=10, clip_range=0.3)
+            synthetic.write_completed(tmp_path, config, constant(config, value))
+    single, over_environments = summary_of(tmp_path).comparisons
+    assert single.difference is not None
+    assert single.difference.value == pytest.approx(20 - 6)
+    # of nine pairs, only 10 against 15 is lost
+    assert single.improvement.value == pytest.approx(8 / 9)
+    assert (single.env, single.setting, over_environments.env) == ("Hopper-v5", "m=10, ε=0.3", "")
+    assert over_environments.improvement == single.improvement
+
+
+def test_divergence_family_has_its_own_baseline(tmp_path: Path) -> None:
+    for name in ("mdpo", "smdpo", "ppo"):
+        for seed in range(2):
+            extra = {"clip_range": 0.3} if name == "ppo" else {"clip_range": None, "eta": 1.0}
+            config = synthetic.configuration("Hopper-v5", name, seed, n_epochs=10, **extra)
+            synthetic.write_completed(tmp_path, config)
+    summary = summary_of(tmp_path)
+    assert {(row.label, row.baseline) for row in summary.comparisons} == {("smdpo", "mdpo")}
+    assert {row.label for row in summary.aggregates} == {"ppo"}
+
+
+def test_normalisation_and_aggregate(tmp_path: Path) -> None:
+    """Scores are min-max per environment over all completed runs, whatever their algorithm."""
+    returns = {
+        ("Hopper-v5", "ppo"): [0.0, 50.0],
+        ("Hopper-v5", "sppo"): [100.0, 75.0],
+        ("Ant-v5", "ppo"): [-10.0, 0.0],
+        ("Ant-v5", "sppo"): [10.0, 0.0],
+    }
+    for (env, name), values in returns.items():
+        for seed, value in enumerate(values):
+            config = synthetic.configuration(env, name, seed, n_epochs=10, clip_range=0.3)
+            synthetic.write_completed(tmp_path, config, constant(config, value))
+    summary = summary_of(tmp_path)
+    assert summary.bounds == {"Hopper-v5": (0, 100), "Ant-v5": (-10, 10)}
+    iqm = {row.label: row.iqm.value for row in summary.aggregates}
+    # sPPO's scores 1, 0.75, 1, 0.5: the middle two; PPO's 0, 0.5, 0, 0.5
+    assert iqm == {"ppo": pytest.approx(0.25), "sppo": pytest.approx(0.875)}
+
+
+def test_aggregates_are_over_tasks_that_all_have(tmp_path: Path) -> None:
+    """A cell without runs takes its task out of the aggregate of the others, and a note says so."""
+    configs = list(synthetic.grid(["Hopper-v5", "Ant-v5", "Walker2d-v5"], passes=[10], clips=[0.3]))
+    for config in configs:
+        if (config["env"], config["algorithm"]) == ("Ant-v5", "sppo"):
+            synthetic.write_failed(tmp_path, config)
+        else:
+            synthetic.write_completed(tmp_path, config)
+    summary = summary_of(tmp_path)
+    assert {(row.label, row.tasks) for row in summary.aggregates} == {("ppo", 2), ("sppo", 2)}
+    assert any("2 of 3 tasks" in note for note in summary.notes)
+    assert pooled(summary, "m=10, ε=0.3").tasks == 2
+
+
+def test_algorithm_of_one_environment_does_not_shrink_the_aggregate(tmp_path: Path) -> None:
+    configs = list(synthetic.grid(["Hopper-v5", "Ant-v5", "Walker2d-v5"], passes=[10], clips=[0.3]))
+    configs += synthetic.grid(["Hopper-v5"], ["ppo-symmetric"], [10], [0.3])
+    for config in configs:
+        synthetic.write_completed(tmp_path, config)
+    summary = summary_of(tmp_path)
+    assert {(row.label, row.tasks) for row in summary.aggregates} == {("ppo", 3), ("sppo", 3)}
+    assert any("ppo-symmetric" in note and "left out" in note for note in summary.notes)
+
+
+def test_different_lengths_are_noted(tmp_path: Path) -> None:
+    for name, steps in (("ppo", 100_000), ("sppo", 50_000)):
+        for config in synthetic.grid(["Ant-v5"], [name], [10], [0.3], total_timesteps=steps):
+            synthetic.write_completed(tmp_path, config)
+    assert any("50000 steps" in note for note in summary_of(tmp_path).notes)
+
+
+def test_profile_counts_runs_above_each_score(tmp_path: Path) -> None:
+    for seed, value in enumerate([0.0, 40.0, 80.0, 100.0]):
+        config = synthetic.configuration("Hopper-v5", "sppo", seed, n_epochs=10, clip_range=0.3)
+        synthetic.write_completed(tmp_path, config, constant(config, value))
+    (profile,) = summary_of(tmp_path).profiles
+    assert profile.value[[0, 39, 41, 79, 81, 99, 100]] == pytest.approx([0.75, 0.75, 0.5, 0.5, 0.25, 0.25, 0])

@@ -1,0 +1,168 @@
+"""``compare`` works on any TensorBoard directory of SB3 runs and says what it leaves out."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from sppo import cli
+from sppo.report.events import scalar, write_events
+from sppo.report.logdir import find_runs, split_name
+
+ROLLOUT, EVALUATION = "rollout/ep_rew_mean", "eval/mean_reward"
+
+
+def write_run(path: Path, final: float, tag: str = ROLLOUT, last_step: int = 10_000) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    steps = np.linspace(0, last_step, 11, dtype=int).tolist()
+    events = [(step, scalar(tag, final * step / last_step)) for step in steps]
+    number = len(list(path.iterdir()))
+    write_events(path / f"events.out.tfevents.{number}.host", events, wall_time=0)
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    for number, (ppo, sppo) in enumerate([(100.0, 150.0), (120.0, 170.0), (110.0, 115.0)], start=1):
+        write_run(tmp_path / f"PPO_{number}", ppo)
+        write_run(tmp_path / f"SPPO_{number}", sppo)
+    return tmp_path
+
+
+def rows_of(logdir: Path) -> list[dict[str, str]]:
+    with (logdir / "compare.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "algorithm"),
+    [
+        ("PPO_1", "", "PPO"),
+        ("SPPO_12", "", "SPPO"),
+        ("Hopper-v5/PPO_2", "Hopper-v5", "PPO"),
+        ("Hopper-v5/m=10,eps=0.3/sppo/seed=0", "Hopper-v5/m=10,eps=0.3", "sppo"),
+        ("logs/sppo-one-sided_3", "logs", "sppo-one-sided"),
+        ("ppo/0", "", "ppo"),
+        ("ppo/seed_7", "", "ppo"),
+        ("RecurrentPPO_1", "", "RecurrentPPO"),
+        ("my-run", "", "my-run"),
+    ],
+)
+def test_names_give_task_and_algorithm(name: str, task: str, algorithm: str) -> None:
+    assert split_name(name) == (task, algorithm)
+
+
+def test_table_has_means_differences_and_probability(logdir: Path, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["compare", str(logdir), "--baseline", "ppo"]) == 0
+    printed = capsys.readouterr().out
+    ppo, sppo = rows_of(logdir)
+    assert (ppo["algorithm"], sppo["algorithm"], ppo["n"], ppo["tag"]) == ("PPO", "SPPO", "3", ROLLOUT)
+    finals = np.array([150.0, 170.0, 115.0])
+    interval = scipy.stats.t.interval(0.95, 2, loc=finals.mean(), scale=scipy.stats.sem(finals))
+    assert [float(sppo[name]) for name in ("mean", "mean_low", "mean_high")] == pytest.approx(
+        [finals.mean(), *interval], rel=1e-6
+    )
+    # of nine pairs only 115 against 120 is lost
+    assert float(sppo["probability"]) == pytest.approx(8 / 9)
+    assert float(sppo["difference"]) == pytest.approx(35)
+    assert ppo["difference"] == ppo["probability"] == ""
+    assert "SPPO" in printed
+    assert "145.0" in printed
+    assert "compare" in ppo["command"]
+    assert (logdir / "compare.png").read_bytes().startswith(b"\x89PNG")
+    page = (logdir / "compare.html").read_text()
+    assert "<svg" in page
+    assert 'name="viewport"' in page
+
+
+def test_evaluations_are_preferred_if_all_runs_have_them(logdir: Path) -> None:
+    for run in find_runs(logdir):
+        write_run(run.path, 7.0, EVALUATION)
+    assert cli.main(["compare", str(logdir)]) == 0
+    assert {row["tag"] for row in rows_of(logdir)} == {EVALUATION}
+
+
+def test_one_scalar_for_all_runs(logdir: Path) -> None:
+    """A run with evaluations among runs without does not mix two kinds of reward in one table."""
+    write_run(logdir / "SPPO_1", 999.0, EVALUATION)
+    assert cli.main(["compare", str(logdir)]) == 0
+    assert [(row["tag"], row["n"]) for row in rows_of(logdir)] == [(ROLLOUT, "3"), (ROLLOUT, "3")]
+
+
+def test_single_runs_have_no_interval(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    write_run(tmp_path / "PPO_1", 1.0)
+    write_run(tmp_path / "SPPO_1", 2.0)
+    assert cli.main(["compare", str(tmp_path)]) == 0
+    assert "one run of PPO, SPPO: no interval" in capsys.readouterr().out
+    assert rows_of(tmp_path)[1]["difference_low"] == ""
+
+
+def test_runs_of_different_length_are_pointed_out(logdir: Path, capsys: pytest.CaptureFixture) -> None:
+    write_run(logdir / "PPO_4", 50.0, last_step=5_000)
+    cli.main(["compare", str(logdir), "--no-files"])
+    assert "--step 5000" in capsys.readouterr().out
+    cli.main(["compare", str(logdir), "--step", "5000"])
+    ppo = rows_of(logdir)[0]
+    assert float(ppo["mean"]) == pytest.approx((50 + 60 + 55 + 50) / 4)
+    cli.main(["compare", str(logdir), "--step", "6000"])
+    assert (rows_of(logdir)[0]["runs"], rows_of(logdir)[0]["n"]) == ("4", "3")
+
+
+def test_run_without_values_and_truncated_file_are_named(logdir: Path, capsys: pytest.CaptureFixture) -> None:
+    write_run(logdir / "SPPO_4", 1.0, tag="train/loss")
+    path = next((logdir / "PPO_1").iterdir())
+    path.write_bytes(path.read_bytes()[:-3])
+    assert cli.main(["compare", str(logdir)]) == 0
+    printed = capsys.readouterr().out
+    assert "3 of 4" in printed
+    assert "1 of 4 runs have no value" in printed
+    assert "PPO_1" in printed
+    assert "middle of a record" in printed
+
+
+def test_baseline_that_is_not_there(logdir: Path, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["compare", str(logdir), "--baseline", "a2c", "--no-files"]) == 0
+    assert "no run of the baseline 'a2c' (found: PPO, SPPO)" in capsys.readouterr().out
+
+
+def test_tasks_are_compared_one_by_one(tmp_path: Path) -> None:
+    for task, scale in (("Hopper-v5", 1.0), ("Ant-v5", 10.0)):
+        for number in (1, 2):
+            write_run(tmp_path / task / f"PPO_{number}", scale * number)
+            write_run(tmp_path / task / f"SPPO_{number}", scale * (number + 5))
+    assert cli.main(["compare", str(tmp_path)]) == 0
+    found = {(row["task"], row["algorithm"]): row["difference"] for row in rows_of(tmp_path)}
+    assert float(found["Hopper-v5", "SPPO"]) == pytest.approx(5)
+    assert float(found["Ant-v5", "SPPO"]) == pytest.approx(50)
+
+
+def test_runs_of_a_study_get_their_configurations_names(tmp_path: Path) -> None:
+    for name in ("ppo", "sppo"):
+        path = tmp_path / name.rjust(16, "0") / "tensorboard"
+        write_run(path, 1.0)
+        config = {"env": "Hopper-v5", "algorithm": name, "seed": 0}
+        config["parameters"] = {"n_epochs": 10, "clip_range": 0.3}
+        (path.parent / "config.json").write_text(json.dumps({"config": config}))
+    runs = find_runs(tmp_path)
+    assert {(run.task, run.algorithm) for run in runs} == {
+        ("Hopper-v5, m=10, ε=0.3", "ppo"),
+        ("Hopper-v5, m=10, ε=0.3", "sppo"),
+    }
+
+
+@pytest.mark.parametrize("case", ["no directory", "no events", "no such tag"])
+def test_errors_tell_what_to_change(tmp_path: Path, capsys: pytest.CaptureFixture, case: str) -> None:
+    arguments = {
+        "no directory": [str(tmp_path / "nowhere")],
+        "no events": [str(tmp_path)],
+        "no such tag": [str(tmp_path), "--tag", "foo/bar"],
+    }[case]
+    if case == "no such tag":
+        write_run(tmp_path / "PPO_1", 1.0)
+    assert cli.main(["compare", *arguments]) == 2
+    message = {"no directory": "nowhere", "no events": "no TensorBoard event files", "no such tag": "foo/bar"}
+    assert message[case] in capsys.readouterr().err

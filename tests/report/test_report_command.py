@@ -1,0 +1,238 @@
+"""The report as a whole: its files, where they come from, and what it says about runs that are not there."""
+
+from __future__ import annotations
+
+import builtins
+import csv
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import synthetic_study as synthetic
+
+from sppo import cli
+from sppo.report.command import report_study
+
+FILES = {
+    "report.html", "provenance.json", "runs.csv", "evaluations.csv", "final_returns.csv", "comparisons.csv",
+    "iqm.csv", "profiles.csv",
+    *(f"{name}.{ending}" for name in ("grid", "iqm", "improvement", "profiles") for ending in ("png", "pdf")),
+}  # fmt: skip
+TABLES = ("final_returns.csv", "comparisons.csv", "iqm.csv", "profiles.csv")
+
+
+def small_grid(**changes: object) -> list[dict]:
+    settings: dict = {
+        "envs": ["Hopper-v5", "Ant-v5"],
+        "clips": [0.1, 0.7],
+        "seeds": range(2),
+        "evaluations": 4,
+    }
+    return list(synthetic.grid(**{**settings, **changes}))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study with every kind of run, and its report."""
+    directory = tmp_path_factory.mktemp("runs") / "small"
+    configs = small_grid()
+    directory.mkdir()
+    for config in configs[4:]:
+        synthetic.write_completed(directory, config)
+    synthetic.write_failed(directory, configs[0], "FloatingPointError: <NaN> in the loss")
+    synthetic.write_header(directory, configs[1])
+    synthetic.write_completed(directory, configs[2]).joinpath("evaluations.csv").write_text("")
+    synthetic.write_plan(directory, configs)
+    assert report_study(directory, command="python -m sppo study report small.toml") == 0
+    return directory
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_all_files_are_written(study: Path) -> None:
+    assert {path.name for path in (study / "report").iterdir()} == FILES | {"tensorboard"}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_carry_command_versions_and_seeds(study: Path, name: str) -> None:
+    for row in table(study / "report" / name):
+        assert row["command"] == "python -m sppo study report small.toml"
+        assert "torch 2.13.0" in row["versions"]
+        assert "git 0123456789ab" in row["versions"]
+        assert re.fullmatch(r"[\d, -]*", row["seeds"])
+
+
+@pytest.mark.parametrize("name", ["grid", "iqm", "improvement", "profiles"])
+def test_figures_carry_command_versions_and_seeds(study: Path, name: str) -> None:
+    png = (study / "report" / f"{name}.png").read_bytes()
+    for text in (b"python -m sppo study report small.toml", b"torch 2.13.0", b"Seeds: 0, 1"):
+        assert text in png
+    assert b"CreationDate" not in (study / "report" / f"{name}.pdf").read_bytes()
+
+
+def test_counts_of_every_cell_are_in_the_table(study: Path) -> None:
+    rows = table(study / "report" / "final_returns.csv")
+    counted = {
+        name: sum(int(row[name]) for row in rows)
+        for name in ("planned", "completed", "unfinished", "failed", "damaged", "missing")
+    }
+    expected = {"planned": 32, "completed": 28, "unfinished": 1, "failed": 1, "damaged": 1, "missing": 1}
+    assert counted == expected
+    empty = [row for row in rows if row["completed"] == "0"]
+    assert len(empty) == 2
+    assert {row["mean"] for row in empty} == {""}
+
+
+def test_page_lists_runs_that_are_not_in_the_means(study: Path) -> None:
+    page = (study / "report" / "report.html").read_text()
+    for status in ("unfinished", "failed", "damaged", "missing"):
+        assert f"1 {status}" in page
+    assert "FloatingPointError: &lt;NaN&gt; in the loss" in page
+    assert "FloatingPointError: <NaN>" not in page
+    assert "0 of 2 (1 unfinished, 1 failed)" in page
+    assert "0 of 2 (1 damaged, 1 missing)" in page
+
+
+class Outline(HTMLParser):
+    """Tags that are open at the end, links to the outside, and images without a description."""
+
+    VOID = frozenset({"meta", "path", "use", "line", "circle", "br", "rect"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.outside: list[str] = []
+        self.undescribed = 0
+        self.ids: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.open += [] if tag in self.VOID else [tag]
+        self.ids += [values["id"] or ""] if "id" in values else []
+        for name in ("src", "href", "xlink:href"):
+            link = values.get(name) or ""
+            self.links += [link[1:]] if link.startswith("#") else []
+            self.outside += [link] if link and not link.startswith(("#", "data:")) else []
+        described = (values.get("role") == "img" and values.get("aria-label")) or values.get("aria-hidden")
+        self.undescribed += tag in ("svg", "img") and not described
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def test_page_is_whole_self_contained_and_described(study: Path) -> None:
+    page = (study / "report" / "report.html").read_text()
+    outline = Outline()
+    outline.feed(page)
+    assert outline.open == []
+    assert outline.outside == []
+    assert outline.undescribed == 0
+    assert set(outline.links) <= set(outline.ids)
+    assert "<script" not in page
+    assert "url(http" not in page
+    assert "@import" not in page
+
+
+def test_same_records_same_report(study: Path, tmp_path: Path) -> None:
+    """No clock, no machine and no random seed in any file."""
+    assert report_study(study, tmp_path, command="python -m sppo study report small.toml") == 0
+    for name in FILES:
+        assert (tmp_path / name).read_bytes() == (study / "report" / name).read_bytes(), name
+
+
+def test_published_files_make_the_same_tables(study: Path, tmp_path: Path) -> None:
+    for name in ("runs.csv", "evaluations.csv"):
+        shutil.copy(study / "report" / name, tmp_path)
+    assert report_study(tmp_path, tmp_path / "again", command="python -m sppo study report small.toml") == 0
+    for name in (*TABLES, "runs.csv", "evaluations.csv"):
+        assert (tmp_path / "again" / name).read_bytes() == (study / "report" / name).read_bytes(), name
+
+
+def test_one_seed_per_cell(tmp_path: Path) -> None:
+    synthetic.write_study(tmp_path, small_grid(seeds=[7]))
+    assert report_study(tmp_path, tensorboard_seeds=0) == 0
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "n = 1 (no interval)" in page
+    assert "One run has no" in page
+    assert {row["mean_low"] for row in table(tmp_path / "report" / "final_returns.csv")} == {""}
+    assert {row["probability_low"] for row in table(tmp_path / "report" / "comparisons.csv")} == {""}
+
+
+def test_cells_beyond_the_grid_have_their_own_figure_and_table(tmp_path: Path) -> None:
+    configs = small_grid(envs=["Hopper-v5"], passes=[10])
+    for seed in range(2):
+        for name in ("mdpo", "smdpo"):
+            beyond = {"n_epochs": 10, "clip_range": None, "eta": 1.0, "evaluations": 4}
+            configs.append(synthetic.configuration("Hopper-v5", name, seed, **beyond))
+        configs.append(synthetic.configuration("Hopper-v5", "trpo", seed, target_kl=0.01, evaluations=4))
+    synthetic.write_study(tmp_path, configs)
+    assert report_study(tmp_path, tensorboard_seeds=0) == 0
+    assert (tmp_path / "report" / "beyond.png").exists()
+    page = (tmp_path / "report" / "report.html").read_text()
+    section = page[page.index('id="beyond"') :]
+    assert "sMDPO" in section
+    assert "TRPO" in section
+    rows = table(tmp_path / "report" / "final_returns.csv")
+    assert {(row["algorithm"], row["eta"]) for row in rows if not row["epsilon"]} == {
+        ("mdpo", "1"), ("smdpo", "1"), ("trpo", ""),
+    }  # fmt: skip
+
+
+def test_no_run_completed_yet(tmp_path: Path) -> None:
+    """Right after the start of a study, a report says so instead of failing."""
+    configs = small_grid()
+    synthetic.write_header(tmp_path, configs[0])
+    synthetic.write_plan(tmp_path, configs)
+    assert report_study(tmp_path) == 0
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "<b>0</b> completed" in page
+    assert "no completed run" in page
+
+
+def test_one_algorithm_alone(tmp_path: Path) -> None:
+    synthetic.write_study(tmp_path, small_grid(algorithms=["sppo"], envs=["Hopper-v5"]))
+    assert report_study(tmp_path, tensorboard_seeds=0) == 0
+    assert not (tmp_path / "report" / "improvement.png").exists()
+
+
+def test_all_returns_equal(tmp_path: Path) -> None:
+    """No spread at all: nothing to normalise by, and no division by zero."""
+    configs = small_grid(envs=["CartPole-v1"])
+    for config in configs:
+        synthetic.write_completed(tmp_path, config, [[500.0] * 5] * 4)
+    assert report_study(tmp_path, tensorboard_seeds=0) == 0
+    assert "no normalised score" in (tmp_path / "report" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("make", [lambda path: None, Path.mkdir])
+def test_nothing_to_report_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture, make) -> None:
+    make(tmp_path / "study")
+    assert cli.main(["report", str(tmp_path / "study")]) == 2
+    assert "error" in capsys.readouterr().err
+
+
+def test_missing_matplotlib_names_the_extra(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: object, **kwargs: object) -> object:
+        if name.partition(".")[0] == "matplotlib":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert "sppo[plot]" in capsys.readouterr().err
