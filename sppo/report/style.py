@@ -212,7 +212,9 @@ def _handle(key: Key) -> Any:
 def _svg(plot: Plot, panel: Panel) -> str:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(plot.panel_size[0] + 0.6, plot.panel_size[1] + 0.3), layout="constrained")
+    # a panel as wide as a phone's screen must not be scaled down until its labels cannot be read
+    size = (min(plot.panel_size[0] + 0.6, 3.9), plot.panel_size[1] + 0.3)
+    figure = Figure(figsize=size, layout="constrained")
     figure.patch.set_alpha(0)
     ax = figure.subplots()
     ax.patch.set_alpha(0)

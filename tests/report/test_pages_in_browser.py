@@ -117,7 +117,7 @@ def test_report_fits_the_screen(
     # the height of a digit of a tick label, in pixels of the screen
     smallest = "Math.min(...[...document.querySelectorAll('figure svg text')]"
     smallest += ".map(e => e.getBoundingClientRect().height))"
-    assert page.evaluate(smallest) >= 7
+    assert page.evaluate(smallest) >= 8
     assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
     assert page.console == []
     page.screenshot(tmp_path / "report.png")
