@@ -40,6 +40,7 @@ EVALUATIONS_HEADER = "evaluation,timesteps,episode,return,length"
 TENSORBOARD = "tensorboard"
 MODEL = "model.zip"
 VECNORMALIZE = "vecnormalize.pkl"
+CHECKPOINTS = "checkpoints"
 
 _RUN_NAME = re.compile(r"[0-9a-f]{16}")
 
