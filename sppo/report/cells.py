@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sppo.report.load import STATUSES, Run, Study
+from sppo.report.load import Study
+from sppo.report.runs import STATUSES, Run
 
 #: the paper's rows, first in every listing; other environments follow in their order of appearance
 PAPER_ENVIRONMENTS = ("Hopper", "Walker2d", "HalfCheetah", "Ant", "Humanoid")

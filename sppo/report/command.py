@@ -11,8 +11,10 @@ from pathlib import Path
 from sppo.report.cells import build_cells
 from sppo.report.figures import all_figures
 from sppo.report.html import report_page
-from sppo.report.load import Study, load_study, write_records
+from sppo.report.load import Study, load_study
 from sppo.report.provenance import collect, installed, shown_path
+from sppo.report.published import write_runs
+from sppo.report.selection import Selection, add_selection
 from sppo.report.statistics import CONFIDENCE, RESAMPLES
 from sppo.report.style import require_matplotlib, write_sheet
 from sppo.report.summary import BASELINES, Summary, summarise
@@ -25,19 +27,20 @@ TENSORBOARD_SEEDS = 5
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sppo report", description=__doc__)
     parser.add_argument("study", type=Path, help="study directory, or a directory with a report's CSV files")
-    add_arguments(parser)
+    _add_arguments(parser)
+    add_selection(parser)
     args = parser.parse_args(argv)
     return report_study(
         args.study,
         args.out,
+        selection=Selection(args.env, args.algorithm, args.seeds),
         baselines=args.baseline or BASELINES,
         tensorboard_seeds=args.tensorboard_seeds,
         tensorboard_copy=args.tensorboard_copy,
     )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that every way of asking for a report has."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="where to write (default: report/ in the study directory)")
     parser.add_argument(
         "--baseline",
@@ -62,6 +65,7 @@ def report_study(
     out: Path | None = None,
     *,
     command: str | None = None,
+    selection: Selection | None = None,
     baselines: Sequence[str] = BASELINES,
     tensorboard_seeds: int = TENSORBOARD_SEEDS,
     tensorboard_copy: bool = False,
@@ -71,14 +75,16 @@ def report_study(
     :param study_dir: a study directory, or one with ``runs.csv`` and ``evaluations.csv``
     :param out: directory to write to, ``report`` in the study directory if not given
     :param command: the command line to print in every figure and table
+    :param selection: the part of the study to report
     :param baselines: algorithms that the others are compared with
     :param tensorboard_seeds: runs per cell in the TensorBoard directory; 0 leaves it out
     :param tensorboard_copy: copy event files instead of linking them
     :return: exit code: 0, or 2 if there is nothing to report
     """
+    selection = selection or Selection()
     try:
         require_matplotlib()
-        study = load_study(study_dir)
+        study = selection.apply(load_study(study_dir)) if selection.flags else load_study(study_dir)
     except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -87,10 +93,11 @@ def report_study(
         return 2
     out = out if out is not None else study_dir / "report"
     out.mkdir(parents=True, exist_ok=True)
-    provenance = collect(command or f"python -m sppo report {shown_path(study_dir)}", study.runs)
+    command = command or f"python -m sppo report {shown_path(study_dir)}"
+    provenance = collect(command + selection.flags, study.runs)
     summary = summarise(build_cells(study), baselines)
     plots = all_figures(summary, baselines[0])
-    written = write_records(study, out) + write_tables(summary, provenance, out)
+    written = write_runs(study.runs, out) + write_tables(summary, provenance, out)
     for plot in plots:
         written += write_sheet(plot, out, provenance.footer(plot.seeds))
     programs = installed("sppo", "numpy", "matplotlib")

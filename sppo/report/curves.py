@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sppo.report.cells import Cell, Setting, display_name, order_environments, order_key
-from sppo.report.load import STATUSES
+from sppo.report.runs import STATUSES
 from sppo.report.statistics import FEW_RUNS, mean_interval
 from sppo.report.style import ALARM, INK, RULE, Key, Look, Panel, Plot, label_keys, line_styles
 

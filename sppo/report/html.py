@@ -12,8 +12,9 @@ from html import escape
 from importlib import resources
 
 from sppo.report.cells import display_name, order_environments, order_labels, setting_of
-from sppo.report.load import Run, Study, seeds_text
-from sppo.report.provenance import Provenance
+from sppo.report.load import Study
+from sppo.report.provenance import Provenance, seeds_text
+from sppo.report.runs import Run
 from sppo.report.statistics import FEW_RUNS, Estimate
 from sppo.report.style import INK, RULE, Key, Plot, panel_svgs
 from sppo.report.summary import Comparison, FinalReturn, Summary

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sppo.report.load import Run, seeds_text
+from sppo.report.runs import Run
 
 
 @dataclass(frozen=True)
@@ -59,3 +59,18 @@ def shown_path(path: Path) -> str:
         return path.resolve().relative_to(Path.cwd()).as_posix()
     except ValueError:
         return path.name
+
+
+def seeds_text(seeds: Iterable[int]) -> str:
+    """Sorted seeds with runs of three or more contracted: ``0-4, 7``."""
+    ordered = sorted(set(seeds))
+    groups: list[list[int]] = []
+    for seed in ordered:
+        if groups and seed == groups[-1][-1] + 1:
+            groups[-1].append(seed)
+        else:
+            groups.append([seed])
+    parts = []
+    for group in groups:
+        parts += [f"{group[0]}-{group[-1]}"] if len(group) > 2 else [str(seed) for seed in group]
+    return ", ".join(parts)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sppo.report.cells import Setting
-from sppo.report.load import STATUSES, seeds_text
-from sppo.report.provenance import Provenance
+from sppo.report.provenance import Provenance, seeds_text
+from sppo.report.runs import STATUSES
 from sppo.report.statistics import Estimate
 from sppo.report.summary import THRESHOLDS, Summary
 

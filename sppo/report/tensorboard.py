@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from sppo.report.cells import Cell, Setting, order_environments, order_key
 from sppo.report.events import EVENT_FILES, require_tensorboard, scalar, write_events
-from sppo.report.load import Run, Study
+from sppo.report.load import Study
 from sppo.report.logdir import BOOKKEEPING_SUFFIX, MARKER, RETURN_TAG
+from sppo.report.runs import Run
 from sppo.report.statistics import mean_interval
 from sppo.study.records import TENSORBOARD
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,11 @@ import pytest
 import synthetic_study as synthetic
 
 from sppo.report.cells import build_cells
-from sppo.report.load import Run, load_study, seeds_text, write_records
+from sppo.report.load import load_study
+from sppo.report.provenance import seeds_text
+from sppo.report.published import write_runs
+from sppo.report.runs import Run
+from sppo.report.summary import summarise
 
 CONFIG = synthetic.configuration("Hopper-v5", "sppo", 0, n_epochs=10, clip_range=0.3)
 
@@ -142,7 +147,7 @@ def test_published_files_give_the_same_study(tmp_path: Path) -> None:
     synthetic.write_failed(source, configs[1], 'error with "quotes", commas\nand lines')
     synthetic.write_plan(source, configs)
     before = load_study(source)
-    write_records(before, copy)
+    write_runs(before.runs, copy)
     after = load_study(copy)
     assert after.counts() == before.counts()
     for old, new in zip(before.runs, after.runs, strict=True):
@@ -157,7 +162,7 @@ def test_published_evaluations_that_were_cut_are_noticed(tmp_path: Path) -> None
     synthetic.write_completed(tmp_path / "source", CONFIG)
     out = tmp_path / "copy"
     out.mkdir()
-    write_records(load_study(tmp_path / "source"), out)
+    write_runs(load_study(tmp_path / "source").runs, out)
     lines = (out / "evaluations.csv").read_text().splitlines()
     (out / "evaluations.csv").write_text("\n".join(lines[:-1]) + "\n")
     assert only_run(out).status == "damaged"
@@ -171,3 +176,58 @@ def test_no_directory_is_an_error(tmp_path: Path) -> None:
 def test_seeds_are_contracted() -> None:
     assert seeds_text([5, 0, 1, 2, 3, 7, 8]) == "0-3, 5, 7, 8"
     assert seeds_text([]) == ""
+
+
+JUNK = [None, "x", 7, -1.5, [], {}, True, 10**30, "9" * 400, float("nan"), {"a": [1]}]
+
+
+def scrambled(content: object, rng: random.Random) -> object:
+    """The JSON value with one entry, at any depth, replaced or removed."""
+    if isinstance(content, dict) and content and rng.random() < 0.9:
+        name = rng.choice(sorted(content))
+        changed = dict(content)
+        if rng.random() < 0.2:
+            del changed[name]
+        else:
+            changed[name] = scrambled(content[name], rng)
+        return changed
+    return rng.choice(JUNK)
+
+
+def scramble_file(path: Path, rng: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    kind = rng.randrange(4)
+    if kind == 0 and path.suffix == ".json":
+        path.write_text(json.dumps(scrambled(json.loads(data), rng)))
+        return
+    if kind == 1:
+        data = data[: rng.randrange(len(data))]
+    elif kind == 2:
+        at = rng.randrange(len(data))
+        data[at : at + 3] = bytes(rng.randrange(256) for _ in range(3))
+    else:
+        data[rng.randrange(len(data))] = rng.choice(b"0123456789,-.e\n")
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("planned", [True, False], ids=["with a plan", "without"])
+def test_no_damage_stops_the_report_of_the_other_runs(tmp_path: Path, planned: bool) -> None:
+    """Whatever is done to a file of one run, all runs stay listed and the tables are computed."""
+    configs = list(synthetic.grid(["Hopper-v5"], passes=[10], clips=[0.3], seeds=range(2), evaluations=3))
+    for config in configs:
+        synthetic.write_completed(tmp_path, config)
+    failed = synthetic.configuration("Hopper-v5", "ppo", 2, n_epochs=10, clip_range=0.3, evaluations=3)
+    synthetic.write_failed(tmp_path, failed)
+    if planned:
+        synthetic.write_plan(tmp_path, [*configs, failed])
+    files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    for seed in range(80):
+        rng = random.Random(seed)
+        path = rng.choice(files)
+        before = path.read_bytes()
+        scramble_file(path, rng)
+        study = load_study(tmp_path)
+        summary = summarise(build_cells(study))
+        assert len(study.runs) >= 5, seed
+        assert sum(len(cell.runs) for cell in summary.cells) >= 4 or ".study" in path.parts, seed
+        path.write_bytes(before)

@@ -236,3 +236,33 @@ def test_missing_matplotlib_names_the_extra(
     monkeypatch.setattr(builtins, "__import__", without)
     assert cli.main(["report", str(tmp_path)]) == 2
     assert "sppo[plot]" in capsys.readouterr().err
+
+
+def test_part_of_a_study(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Who ran a tenth of the study can report that tenth, and the report says so."""
+    configs = small_grid(passes=[10])
+    for config in configs:
+        if config["env"] == "Hopper-v5" and config["seed"] == 0:
+            synthetic.write_completed(tmp_path, config)
+    synthetic.write_plan(tmp_path, configs)
+    flags = ["--env", "Hopper-v5", "--seeds", "0:1"]
+    assert cli.main(["report", str(tmp_path), *flags, "--tensorboard-seeds", "0"]) == 0
+    assert "4 runs, 4 completed" in capsys.readouterr().out
+    (command,) = {row["command"] for row in table(tmp_path / "report" / "final_returns.csv")}
+    assert command.endswith(" --env Hopper-v5 --seeds 0:1")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--env", "Ant"], "the study has Ant-v5, Hopper-v5"),
+        (["--algorithm", "a2c"], "the study has ppo, sppo"),
+        (["--seeds", "0-3"], '"0:5"'),
+        (["--seeds", "9"], "no run of the study is left"),
+    ],
+)
+def test_impossible_part_of_a_study(
+    study: Path, capsys: pytest.CaptureFixture, flags: list[str], message: str
+) -> None:
+    assert cli.main(["report", str(study), *flags]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,114 @@
+"""A study in two CSV files, small enough for git: ``runs.csv`` and ``evaluations.csv``.
+
+A report writes them, and a report can be made from them again without the run directories.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sppo.report.runs import EMPTY, STATUSES, Run, config_problem, contradiction, integer, number
+
+RUNS_CSV = "runs.csv"
+EVALUATIONS_CSV = "evaluations.csv"
+RUNS_HEADER = (
+    "hash", "env", "algorithm", "seed", "status", "timesteps", "wall_seconds", "error",
+    "git_revision", "versions", "config",
+)  # fmt: skip
+EVALUATIONS_HEADER = ("hash", "evaluation", "timesteps", "episodes", "mean_return", "std_return")
+
+
+def is_published(directory: Path) -> bool:
+    return (directory / RUNS_CSV).is_file() and (directory / EVALUATIONS_CSV).is_file()
+
+
+def write_runs(runs: Iterable[Run], out: Path) -> list[Path]:
+    """Write every run and every evaluation as the two CSV files that :func:`read_runs` reads."""
+    listed = list(runs)
+    runs_path, evaluations_path = out / RUNS_CSV, out / EVALUATIONS_CSV
+    with runs_path.open("w", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(RUNS_HEADER)
+        for run in listed:
+            rows.writerow([
+                run.hash, run.env, run.algorithm, run.seed, run.status, run.steps_done, run.wall_seconds,
+                run.error, run.git_revision, json.dumps(dict(run.versions), sort_keys=True),
+                json.dumps(dict(run.config), sort_keys=True),
+            ])  # fmt: skip
+    with evaluations_path.open("w", newline="") as file:
+        file.write(",".join(EVALUATIONS_HEADER) + "\n")
+        for run in listed:
+            points = zip(
+                run.timesteps.tolist(),
+                run.episodes.tolist(),
+                run.returns.tolist(),
+                run.spreads.tolist(),
+                strict=True,
+            )
+            file.writelines(
+                f"{run.hash},{number},{int(step)},{int(episodes)},{mean!r},{spread!r}\n"
+                for number, (step, episodes, mean, spread) in enumerate(points, start=1)
+            )
+    return [runs_path, evaluations_path]
+
+
+def read_runs(directory: Path) -> list[Run]:
+    """The runs in the two files.
+
+    :raises ValueError: if the files are not what :func:`write_runs` writes
+    """
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    with (directory / RUNS_CSV).open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    lacking = sorted(set(RUNS_HEADER) - set(rows[0])) if rows else []
+    if lacking:
+        raise ValueError(f"{directory / RUNS_CSV}: columns {', '.join(lacking)} are missing")
+    curves = _read_curves(directory / EVALUATIONS_CSV)
+    return [_read_run(row, curves) for row in rows]
+
+
+def _read_curves(path: Path) -> dict[str, NDArray[np.float64]]:
+    """Hash -> timesteps, episodes, means and spreads, one row each."""
+    points: dict[str, list[list[float]]] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = csv.reader(file)
+        if tuple(next(rows, ())) != EVALUATIONS_HEADER:
+            raise ValueError(f"{path}: the first line is not {','.join(EVALUATIONS_HEADER)}")
+        for row in rows:
+            if len(row) != len(EVALUATIONS_HEADER):
+                raise ValueError(f"{path}: line {rows.line_num} has {len(row)} entries")
+            points.setdefault(row[0], []).append([float(value) for value in row[2:]])
+    return {name: np.array(values).T for name, values in points.items()}
+
+
+def _read_run(row: Mapping[str, str], curves: Mapping[str, NDArray[np.float64]]) -> Run:
+    status, error = row["status"], row["error"]
+    curve = curves.get(row["hash"], np.empty((4, 0)))
+    config = json.loads(row["config"])
+    if status not in STATUSES:
+        status, error = "damaged", f"runs.csv has the status {row['status']!r}"
+    elif status == "completed":
+        problem = config_problem(config) or contradiction(config, curve[0], curve[2], curve[1])
+        status, error = ("damaged", problem) if problem else (status, error)
+    empty = status != "completed"
+    return Run(
+        hash=row["hash"],
+        config=config,
+        status=status,
+        error=error,
+        steps_done=integer(row["timesteps"]),
+        wall_seconds=number(row["wall_seconds"]),
+        versions=json.loads(row["versions"]),
+        git_revision=row["git_revision"],
+        timesteps=EMPTY if empty else curve[0].astype(np.int64),
+        episodes=EMPTY if empty else curve[1].astype(np.int64),
+        returns=EMPTY if empty else curve[2],
+        spreads=EMPTY if empty else curve[3],
+    )
