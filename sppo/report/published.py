@@ -19,8 +19,8 @@ from sppo.report.runs import EMPTY, STATUSES, Run, config_problem, contradiction
 RUNS_CSV = "runs.csv"
 EVALUATIONS_CSV = "evaluations.csv"
 RUNS_HEADER = (
-    "hash", "env", "algorithm", "seed", "status", "timesteps", "wall_seconds", "error",
-    "git_revision", "versions", "config",
+    "hash", "env", "algorithm", "seed", "status", "timesteps", "wall_seconds", "episode_restarts",
+    "error", "git_revision", "versions", "config",
 )  # fmt: skip
 EVALUATIONS_HEADER = ("hash", "evaluation", "timesteps", "episodes", "mean_return", "std_return")
 
@@ -39,6 +39,7 @@ def write_runs(runs: Iterable[Run], out: Path) -> list[Path]:
         for run in listed:
             rows.writerow([
                 run.hash, run.env, run.algorithm, run.seed, run.status, run.steps_done, run.wall_seconds,
+                run.episode_restarts,
                 run.error, run.git_revision, json.dumps(dict(run.versions), sort_keys=True),
                 json.dumps(dict(run.config), sort_keys=True),
             ])  # fmt: skip
@@ -105,6 +106,7 @@ def _read_run(row: Mapping[str, str], curves: Mapping[str, NDArray[np.float64]])
         error=error,
         steps_done=integer(row["timesteps"]),
         wall_seconds=number(row["wall_seconds"]),
+        episode_restarts=integer(row["episode_restarts"]),
         versions=json.loads(row["versions"]),
         git_revision=row["git_revision"],
         timesteps=EMPTY if empty else curve[0].astype(np.int64),

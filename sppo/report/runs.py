@@ -37,6 +37,7 @@ class Run:
     traceback: str = ""
     steps_done: int = 0
     wall_seconds: float = float("nan")
+    episode_restarts: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
     git_revision: str = ""
     path: Path | None = None
@@ -138,6 +139,7 @@ def _completed(record: records.RunRecord, common: dict[str, Any]) -> Run:
         status="completed",
         steps_done=integer(result.get("timesteps")),
         wall_seconds=number(result.get("wall_seconds")),
+        episode_restarts=integer(result.get("episode_restarts")),
         timesteps=timesteps,
         returns=returns,
         spreads=spreads,

@@ -121,6 +121,12 @@ def summarise(cells: Sequence[Cell], baselines: Sequence[str] = BASELINES) -> Su
     notes: list[Note] = []
     aggregates = _aggregates(grid, bounds, notes)
     profiles = _profiles(grid, bounds, notes)
+    for cell in cells:
+        restarted = sum(run.episode_restarts > 0 for run in cell.completed)
+        if restarted:
+            # such a run is not the one that would have come out without the interruption
+            where = f"{restarted} of {cell.n}: {cell.env}, {cell.label}, {cell.setting.text}"
+            notes.append(Note("runs that were interrupted and had to start their episodes again", where))
     flat = [env for env, (low, high) in bounds.items() if low == high]
     if flat:
         notes += [Note("all final returns are equal, there is no normalised score", env) for env in flat]

@@ -13,6 +13,8 @@ the run's frozen configuration::
         progress.json       {"timesteps": ..., "total_timesteps": ..., "wall_seconds": ...}, while it runs
         model.zip           the final model
         vecnormalize.pkl    the final normalisation statistics
+        restarts.txt        steps at which episodes had to be started again (environments that cannot
+                            be captured); their number is result.json's "episode_restarts"
         result.json         {"status": "completed", ...}; written last
         failure.json        {"status": "failed", "error": ..., "traceback": ...}; only if it failed
 
@@ -41,6 +43,7 @@ TENSORBOARD = "tensorboard"
 MODEL = "model.zip"
 VECNORMALIZE = "vecnormalize.pkl"
 CHECKPOINTS = "checkpoints"
+RESTARTS = "restarts.txt"
 
 _RUN_NAME = re.compile(r"[0-9a-f]{16}")
 

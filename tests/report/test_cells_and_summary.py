@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +163,14 @@ def test_different_lengths_are_noted(tmp_path: Path) -> None:
         for config in synthetic.grid(["Ant-v5"], [name], [10], [0.3], total_timesteps=steps):
             synthetic.write_completed(tmp_path, config)
     assert any("50000 steps" in note for note in summary_of(tmp_path).notes)
+
+
+def test_runs_that_restarted_their_episodes_are_noted(tmp_path: Path) -> None:
+    config = synthetic.configuration("Hopper-v5", "sppo", 0, n_epochs=10, clip_range=0.3)
+    path = synthetic.write_completed(tmp_path, config) / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "episode_restarts": 2}))
+    (note,) = [note for note in summary_of(tmp_path).notes if "start their episodes again" in note]
+    assert "1 of 1: Hopper-v5, sppo, m=10, ε=0.3" in note
 
 
 def test_profile_counts_runs_above_each_score(tmp_path: Path) -> None:
