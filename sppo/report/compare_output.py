@@ -106,7 +106,7 @@ def _write_table(groups: Sequence[Group], tag: str, path: Path, provenance: Prov
               "difference", "difference_low", "difference_high",
               "probability", "probability_low", "probability_high",
               "run_names", "versions", "command")  # fmt: skip
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         for group in groups:

@@ -33,7 +33,7 @@ def write_runs(runs: Iterable[Run], out: Path) -> list[Path]:
     """Write every run and every evaluation as the two CSV files that :func:`read_runs` reads."""
     listed = list(runs)
     runs_path, evaluations_path = out / RUNS_CSV, out / EVALUATIONS_CSV
-    with runs_path.open("w", newline="") as file:
+    with runs_path.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(RUNS_HEADER)
         for run in listed:
@@ -43,7 +43,7 @@ def write_runs(runs: Iterable[Run], out: Path) -> list[Path]:
                 run.error, run.git_revision, json.dumps(dict(run.versions), sort_keys=True),
                 json.dumps(dict(run.config), sort_keys=True),
             ])  # fmt: skip
-    with evaluations_path.open("w", newline="") as file:
+    with evaluations_path.open("w", newline="", encoding="utf-8") as file:
         file.write(",".join(EVALUATIONS_HEADER) + "\n")
         for run in listed:
             points = zip(

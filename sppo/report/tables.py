@@ -37,7 +37,7 @@ def write_csv(
     path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]], provenance: Provenance
 ) -> None:
     """Rows end with their seeds; versions and command are added to each."""
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*header, "seeds", "versions", "command"])
         for *values, seeds in rows:
