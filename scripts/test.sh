@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Set-up, lint, types, tests. `--slow` runs the marked heavy tests instead of the default ones;
-# anything else is passed on to pytest.
+# Set-up, lint, types, tests. `--slow` runs the marked heavy tests instead (Ray, a browser, long
+# statistics) and installs what they need; anything else is passed on to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh requirements-dev.txt
@@ -10,8 +10,14 @@ export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 if [ "${1:-}" = "--slow" ]; then
   shift
-  # pytest exits 5 when no test carries the markers.
-  python -m pytest -n auto -m "slow or ray or browser" "$@" || [ $? -eq 5 ]
+  source scripts/setup.sh requirements-ray.txt
+  # Without a browser its tests skip and say so.
+  if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+    echo "Installing chromium for the browser tests ..."
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
+      || echo "chromium could not be installed"
+  fi
+  python -m pytest -n auto -m "slow or ray or browser" "$@"
   exit
 fi
 ruff check .
