@@ -1,0 +1,126 @@
+"""Exact evaluation of a policy on a small MDP, compiled: one LU factorisation without pivoting.
+
+I - γP_π is a row diagonally dominant M-matrix: elimination down the diagonal is stable, all pivots are
+positive, and the substitutions for the occupancy only add non-negative numbers, so that an occupancy is
+never negative, however small. Zeros are skipped, which makes the cost follow the fill-in, not S³.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from sppo.exact._types import Array, IntArray
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _factorise(matrix: Array) -> None:
+    """LU in place: unit lower triangle below the diagonal, upper triangle on and above it."""
+    n = matrix.shape[0]
+    for k in range(n - 1):
+        pivot = 1.0 / matrix[k, k]
+        for i in range(k + 1, n):
+            if matrix[i, k] != 0.0:
+                factor = matrix[i, k] * pivot
+                matrix[i, k] = factor
+                for j in range(k + 1, n):
+                    matrix[i, j] -= factor * matrix[k, j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _solve(matrix: Array, x: Array) -> None:
+    """LU x = b, b overwritten by x."""
+    n = matrix.shape[0]
+    for i in range(1, n):
+        for j in range(i):
+            x[i] -= matrix[i, j] * x[j]
+    for i in range(n - 1, -1, -1):
+        for j in range(i + 1, n):
+            x[i] -= matrix[i, j] * x[j]
+        x[i] /= matrix[i, i]
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _solve_transposed(matrix: Array, x: Array) -> None:
+    """(LU)ᵀ x = b, b overwritten by x; runs along rows of the factors."""
+    n = matrix.shape[0]
+    for i in range(n):
+        x[i] /= matrix[i, i]
+        if x[i] != 0.0:
+            for j in range(i + 1, n):
+                x[j] -= matrix[i, j] * x[i]
+    for i in range(n - 1, 0, -1):
+        if x[i] != 0.0:
+            for j in range(i):
+                x[j] -= matrix[i, j] * x[i]
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def action_values(
+    indptr: IntArray,
+    indices: IntArray,
+    data: Array,
+    reward: Array,
+    gamma: float,
+    policy: Array,
+    v: Array,
+    q: Array,
+    advantage: Array,
+) -> None:
+    """Q = r + γPV and A(s, a) = Q(s, a) - Σ_b π(b|s) Q(s, b).
+
+    The baseline is taken relative to Q(s, 0): a state where the action does not matter has an advantage of
+    exactly zero, not of a rounding error.
+    """
+    states, actions = reward.shape
+    for s in range(states):
+        for a in range(actions):
+            row = s * actions + a
+            total = 0.0
+            for k in range(indptr[row], indptr[row + 1]):
+                total += data[k] * v[indices[k]]
+            q[s, a] = reward[s, a] + gamma * total
+        mean = 0.0
+        for a in range(actions):
+            mean += policy[s, a] * (q[s, a] - q[s, 0])
+        for a in range(actions):
+            advantage[s, a] = (q[s, a] - q[s, 0]) - mean
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def evaluate_dense(
+    indptr: IntArray,
+    indices: IntArray,
+    data: Array,
+    reward: Array,
+    start: Array,
+    gamma: float,
+    policy: Array,
+    matrix: Array,
+    v: Array,
+    q: Array,
+    advantage: Array,
+    occupancy: Array,
+) -> float:
+    """J(π); fills V, Q, A and the normalised occupancy (1 - γ) d0ᵀ(I - γP_π)⁻¹. ``matrix`` is scratch."""
+    states, actions = reward.shape
+    for s in range(states):
+        for other in range(states):
+            matrix[s, other] = 0.0
+        matrix[s, s] = 1.0
+        expected = 0.0
+        for a in range(actions):
+            probability = policy[s, a]
+            expected += probability * reward[s, a]
+            row = s * actions + a
+            for k in range(indptr[row], indptr[row + 1]):
+                matrix[s, indices[k]] -= gamma * probability * data[k]
+        v[s] = expected
+        occupancy[s] = (1.0 - gamma) * start[s]
+    _factorise(matrix)
+    _solve(matrix, v)
+    _solve_transposed(matrix, occupancy)
+    action_values(indptr, indices, data, reward, gamma, policy, v, q, advantage)
+    value = 0.0
+    for s in range(states):
+        value += start[s] * v[s]
+    return value

@@ -1,0 +1,302 @@
+"""The inner loop of Algorithm 1, compiled: gradients, line searches and trust-region steps.
+
+Layout: *packets* of eight states. The states whose action matters are copied side by side, action by action
+(flat index ``(packet · A + a) · 8 + lane``), and every operation below works on eight of them at once. A state
+of zero occupancy or of zero advantage has a gradient of exactly zero for every objective; it gets no lane.
+Spare lanes of the last packet have weight zero.
+
+Symbols, per state: ``u`` = θ - θ_t and ``shift`` = lse(θ) - lse(θ_t), so that log p/p_t = u - shift.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from sppo.exact._simd import WIDTH, differs, exp, load, log, maximum, splat, store, total, where_less
+from sppo.exact._types import Array, IntArray
+
+SMDPO, MDPO, TRPO, PPO = range(4)
+#: Armijo on the regularised objective; Armijo on the unregularised one; trust region.
+ARMIJO, ARMIJO_UNREGULARIZED, TRUST_REGION = range(3)
+#: A fixed point is looked for once in so many steps.
+FIXED_POINT_PERIOD = 16
+#: Curvature factors of MDPO's constraint closer to zero than this are moved away from it.
+SMALLEST_CURVATURE = 1e-12
+
+
+class Packets(NamedTuple):
+    """Workspace: flat arrays, first those with one number per state and action, then one per state."""
+
+    logits: Array
+    old: Array
+    p_old: Array
+    advantage: Array
+    step: Array
+    weight: Array
+    occupancy: Array
+    inv_eta: Array
+    old_normaliser: Array
+    states: IntArray
+
+
+def new_packets(states: int, actions: int) -> Packets:
+    """An empty workspace with room for every state of an MDP."""
+    lanes = (states + WIDTH - 1) // WIDTH * WIDTH
+    return Packets(
+        *(np.zeros(lanes * actions) for _ in range(5)),
+        weight=np.zeros(actions * WIDTH),
+        occupancy=np.zeros(lanes),
+        inv_eta=np.zeros(lanes),
+        old_normaliser=np.zeros(lanes),
+        states=np.zeros(lanes, dtype=np.int64),
+    )
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def gather(
+    packets: Packets, logits: Array, advantage: Array, occupancy: Array, inv_eta: Array
+) -> int:
+    """Copy the states where the action matters into packets; returns the number of states copied."""
+    states, actions = logits.shape
+    n = 0
+    for s in range(states):
+        matters = False
+        for a in range(actions):
+            matters |= advantage[s, a] != 0.0
+        if not matters or not occupancy[s] > 0.0:
+            continue
+        packets.states[n] = s
+        packets.occupancy[n] = occupancy[s]
+        packets.inv_eta[n] = inv_eta[s]
+        for a in range(actions):
+            flat = (n // WIDTH * actions + a) * WIDTH + n % WIDTH
+            packets.old[flat] = logits[s, a]
+            packets.advantage[flat] = advantage[s, a]
+        n += 1
+    for spare in range(n, (n + WIDTH - 1) // WIDTH * WIDTH):
+        packets.occupancy[spare] = 0.0
+        packets.inv_eta[spare] = 0.0
+        for a in range(actions):
+            flat = (spare // WIDTH * actions + a) * WIDTH + spare % WIDTH
+            packets.old[flat] = 0.0
+            packets.advantage[flat] = 0.0
+    for k in range((n + WIDTH - 1) // WIDTH):
+        base = k * actions * WIDTH
+        top = load(packets.old, base)
+        for a in range(1, actions):
+            top = maximum(top, load(packets.old, base + a * WIDTH))
+        mass = splat(0.0)
+        for a in range(actions):
+            mass = mass + exp(load(packets.old, base + a * WIDTH) - top)
+        store(packets.old_normaliser, k * WIDTH, top + log(mass))
+        for a in range(actions):
+            x = load(packets.old, base + a * WIDTH)
+            store(packets.logits, base + a * WIDTH, x)
+            store(packets.p_old, base + a * WIDTH, exp(x - top) / mass)
+    return n
+
+
+@njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def scatter(packets: Packets, n: int, logits: Array) -> bool:
+    """Copy the packets back into ``logits``; returns whether any number changed."""
+    changed = False
+    actions = logits.shape[1]
+    for i in range(n):
+        s = packets.states[i]
+        for a in range(actions):
+            x = packets.logits[(i // WIDTH * actions + a) * WIDTH + i % WIDTH]
+            changed |= logits[s, a] != x
+            logits[s, a] = x
+    return changed
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def packet_gradient(objective: int, epsilon: float, packets: Packets, actions: int, k: int) -> None:
+    """step = ∇_θ (J - C/η) of packet ``k``; formulas in :mod:`sppo.exact.objectives`."""
+    base = k * actions * WIDTH
+    occupancy = load(packets.occupancy, k * WIDTH)
+    inv_eta = load(packets.inv_eta, k * WIDTH)
+    zero = splat(0.0)
+    top = load(packets.logits, base)
+    for a in range(1, actions):
+        top = maximum(top, load(packets.logits, base + a * WIDTH))
+    mass = zero
+    for a in range(actions):
+        w = exp(load(packets.logits, base + a * WIDTH) - top)
+        store(packets.weight, a * WIDTH, w)
+        mass = mass + w
+    scale = 1.0 / mass
+    if objective == SMDPO:
+        for a in range(actions):
+            at = base + a * WIDTH
+            p_old = load(packets.p_old, at)
+            pull = inv_eta * (p_old - load(packets.weight, a * WIDTH) * scale)
+            store(packets.step, at, occupancy * (p_old * load(packets.advantage, at) + pull))
+        return
+    mean = zero
+    for a in range(actions):
+        at = base + a * WIDTH
+        p = load(packets.weight, a * WIDTH) * scale
+        store(packets.weight, a * WIDTH, p)
+        f = load(packets.advantage, at)
+        if objective == MDPO:
+            f = f - (load(packets.logits, at) - load(packets.old, at)) * inv_eta
+        elif objective == PPO:
+            p_old = load(packets.p_old, at)
+            gain = where_less(zero, f, where_less(p, (1.0 + epsilon) * p_old, f, zero), zero)
+            loss = where_less(f, zero, where_less((1.0 - epsilon) * p_old, p, f, zero), zero)
+            f = gain + loss
+        store(packets.step, at, f)
+        mean = mean + p * f
+    for a in range(actions):
+        at = base + a * WIDTH
+        p = load(packets.weight, a * WIDTH)
+        f = p * (load(packets.step, at) - mean)
+        if objective == TRPO:
+            f = f + inv_eta * (load(packets.p_old, at) - p)
+        store(packets.step, at, occupancy * f)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def fixed_steps(
+    objective: int, epsilon: float, alpha: float, steps: int, packets: Packets, actions: int, n: int
+) -> None:
+    """``steps`` times θ ← θ + α ∇(J - C/η); states do not interact, so packet by packet.
+
+    Stops early at a fixed point only: a step that changes no bit of θ would be repeated for ever.
+    """
+    for k in range((n + WIDTH - 1) // WIDTH):
+        for i in range(steps):
+            packet_gradient(objective, epsilon, packets, actions, k)
+            moved = i % FIXED_POINT_PERIOD != 0
+            for a in range(actions):
+                at = (k * actions + a) * WIDTH
+                x = load(packets.logits, at)
+                new = x + alpha * load(packets.step, at)
+                store(packets.logits, at, new)
+                moved = moved or differs(x, new)
+            if not moved:
+                break
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def measure(
+    objective: int, alpha: float, packets: Packets, actions: int, n: int
+) -> tuple[float, float, float]:
+    """(J, C, J - C/η) of the policy softmax(θ + α step), with A in place of Q (which shifts J by a constant).
+
+    sMDPO: J = Σ d Σ p_t A (u - shift);  TRPO, MDPO: J = Σ d Σ p A;
+    sMDPO, TRPO: C = Σ d (shift - Σ p_t u);  MDPO: C = Σ d (Σ p u - shift).
+    """
+    gains = splat(0.0)
+    divergences = splat(0.0)
+    penalties = splat(0.0)
+    for k in range((n + WIDTH - 1) // WIDTH):
+        base = k * actions * WIDTH
+        top = load(packets.logits, base) + alpha * load(packets.step, base)
+        for a in range(1, actions):
+            at = base + a * WIDTH
+            top = maximum(top, load(packets.logits, at) + alpha * load(packets.step, at))
+        mass = splat(0.0)
+        gain = splat(0.0)
+        moved = splat(0.0)
+        for a in range(actions):
+            at = base + a * WIDTH
+            x = load(packets.logits, at) + alpha * load(packets.step, at)
+            w = exp(x - top)
+            mass = mass + w
+            u = x - load(packets.old, at)
+            if objective == SMDPO:
+                pu = load(packets.p_old, at) * u
+                moved = moved + pu
+                gain = gain + pu * load(packets.advantage, at)
+            else:
+                gain = gain + w * load(packets.advantage, at)
+                moved = moved + (load(packets.p_old, at) if objective == TRPO else w) * u
+        shift = (top - load(packets.old_normaliser, k * WIDTH)) + log(mass)
+        if objective != SMDPO:
+            gain = gain / mass
+        divergence = shift - moved
+        if objective == MDPO:
+            divergence = moved / mass - shift
+        occupancy = load(packets.occupancy, k * WIDTH)
+        gains = gains + occupancy * gain
+        weighted = occupancy * divergence
+        divergences = divergences + weighted
+        penalties = penalties + load(packets.inv_eta, k * WIDTH) * weighted
+    gain_total = total(gains)
+    return gain_total, total(divergences), gain_total - total(penalties)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def packet_direction(objective: int, packets: Packets, actions: int, k: int) -> float:
+    """step = H⁺g of packet ``k`` for g = ∇J and H = ∇²C; returns its share of sᵀHs = gᵀs.
+
+    H⁺ picks, among the solutions (equal up to a constant per state), the one of mean zero.
+    sMDPO: s = A p_t/p;  TRPO: s = A;  MDPO: s = (A - Σ pA + y)/τ with τ = log p/p_t - KL(p‖p_t) + 1
+    and y = -Σ (p/τ)(A - Σ pA) / Σ p/τ, which makes Σ p s = 0.
+    """
+    base = k * actions * WIDTH
+    top = load(packets.logits, base)
+    for a in range(1, actions):
+        top = maximum(top, load(packets.logits, base + a * WIDTH))
+    mass = splat(0.0)
+    mean = splat(0.0)
+    moved = splat(0.0)
+    for a in range(actions):
+        at = base + a * WIDTH
+        x = load(packets.logits, at)
+        w = exp(x - top)
+        store(packets.weight, a * WIDTH, w)
+        mass = mass + w
+        mean = mean + w * load(packets.advantage, at)
+        moved = moved + w * (x - load(packets.old, at))
+    mean = mean / mass
+    shift = (top - load(packets.old_normaliser, k * WIDTH)) + log(mass)
+    divergence = moved / mass - shift
+    offset = splat(0.0)
+    if objective == MDPO:
+        numerator = splat(0.0)
+        denominator = splat(0.0)
+        for a in range(actions):
+            at = base + a * WIDTH
+            tau = _curvature(load(packets.logits, at) - load(packets.old, at) - shift - divergence + 1.0)
+            ratio = load(packets.weight, a * WIDTH) / tau
+            numerator = numerator + ratio * (load(packets.advantage, at) - mean)
+            denominator = denominator + ratio
+        offset = numerator / denominator
+    average = splat(0.0)
+    for a in range(actions):
+        at = base + a * WIDTH
+        s = load(packets.advantage, at)
+        log_ratio = load(packets.logits, at) - load(packets.old, at) - shift
+        if objective == SMDPO:
+            s = s * exp(splat(0.0) - log_ratio)
+        elif objective == MDPO:
+            s = (s - mean - offset) / _curvature(log_ratio - divergence + 1.0)
+        store(packets.step, at, s)
+        average = average + s
+    average = average / float(actions)
+    slope = splat(0.0)
+    for a in range(actions):
+        at = base + a * WIDTH
+        s = load(packets.step, at) - average
+        store(packets.step, at, s)
+        if objective == SMDPO:
+            slope = slope + load(packets.p_old, at) * load(packets.advantage, at) * s
+        else:
+            p = load(packets.weight, a * WIDTH) / mass
+            slope = slope + p * (load(packets.advantage, at) - mean) * s
+    return total(load(packets.occupancy, k * WIDTH) * slope)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def _curvature(tau):  # type: ignore[no-untyped-def]  # a Vector has no Python type
+    """τ moved away from zero."""
+    zero = splat(0.0)
+    size = where_less(tau, zero, zero - tau, tau)
+    smallest = splat(SMALLEST_CURVATURE)
+    return where_less(size, smallest, where_less(tau, zero, zero - smallest, smallest), tau)

@@ -1,0 +1,203 @@
+"""The outer loop, compiled: evaluate the policy exactly, record J, improve, repeat.
+
+``Problem`` is a small MDP as arrays, ``Buffers`` the workspace of one run. Each loop writes J(π_t) *before*
+update t. It stops early only when an update changed no bit of the policy's logits: every later iteration
+would repeat it, so the remaining values are filled in.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from sppo.exact._evaluate import evaluate_dense
+from sppo.exact._inner import Packets, fixed_steps, gather, new_packets, scatter
+from sppo.exact._search import Search, search_steps
+from sppo.exact._types import Array, IntArray
+
+#: Closed-form updates.
+SMDPO_STEP, EXPONENTIAL_STEP, MIXTURE_STEP = range(3)
+
+
+class Problem(NamedTuple):
+    """A small MDP: CSR transitions with row s·A + a, rewards (S, A), start distribution, γ, r_l/(1 - γ)."""
+
+    indptr: IntArray
+    indices: IntArray
+    data: Array
+    reward: Array
+    start: Array
+    gamma: float
+    lowest_value: float
+
+
+class Buffers(NamedTuple):
+    """What one run writes into: the state of the evaluation, and the packets."""
+
+    policy: Array
+    v: Array
+    q: Array
+    advantage: Array
+    occupancy: Array
+    inv_eta: Array
+    matrix: Array
+    packets: Packets
+
+
+def new_buffers(states: int, actions: int, inv_eta: Array, dense: bool = True) -> Buffers:
+    """Workspace of a run; ``dense`` runs also need room for an S × S matrix."""
+    return Buffers(
+        *(np.empty(shape) for shape in ((states, actions), states, (states, actions), (states, actions), states)),
+        inv_eta=inv_eta.copy(),
+        matrix=np.empty((states, states) if dense else (1, 1)),
+        packets=new_packets(states, actions),
+    )
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def softmax(logits: Array, policy: Array) -> None:
+    """policy = softmax(logits) row by row; a logit of -inf is a probability of zero."""
+    for s in range(logits.shape[0]):
+        top = logits[s, 0]
+        for a in range(1, logits.shape[1]):
+            top = max(top, logits[s, a])
+        total = 0.0
+        for a in range(logits.shape[1]):
+            policy[s, a] = np.exp(logits[s, a] - top)
+            total += policy[s, a]
+        for a in range(logits.shape[1]):
+            policy[s, a] /= total
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _evaluate(problem: Problem, logits: Array, buffers: Buffers) -> float:
+    softmax(logits, buffers.policy)
+    return evaluate_dense(
+        problem.indptr, problem.indices, problem.data, problem.reward, problem.start, problem.gamma,
+        buffers.policy, buffers.matrix, buffers.v, buffers.q, buffers.advantage, buffers.occupancy,
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True, inline="always")
+def set_per_state(lowest_value: float, buffers: Buffers) -> None:
+    """1/η(s) = V(s) - r_l/(1 - γ)."""
+    for s in range(buffers.v.size):
+        buffers.inv_eta[s] = max(buffers.v[s] - lowest_value, 0.0)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def improve_fixed(
+    objective: int, epsilon: float, alpha: float, inner_steps: int, logits: Array, buffers: Buffers
+) -> tuple[float, bool]:
+    """One outer update with a fixed inner step; α < 0 stands for 1/β. Returns α and whether θ changed."""
+    packets = buffers.packets
+    n = gather(packets, logits, buffers.advantage, buffers.occupancy, buffers.inv_eta)
+    if alpha < 0.0:
+        # β = max_s d(s)/(2η(s)): the Hessian of lse has norm at most 1/2
+        smoothness = 0.0
+        for s in range(logits.shape[0]):
+            smoothness = max(smoothness, 0.5 * buffers.occupancy[s] * buffers.inv_eta[s])
+        alpha = 1.0 / smoothness
+    fixed_steps(objective, epsilon, alpha, inner_steps, packets, logits.shape[1], n)
+    return alpha, scatter(packets, n, logits)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def improve_search(
+    objective: int, search: Search, inner_steps: int, logits: Array, buffers: Buffers, used: Array
+) -> bool:
+    """One outer update with a line search per inner step. Returns whether θ changed."""
+    packets = buffers.packets
+    n = gather(packets, logits, buffers.advantage, buffers.occupancy, buffers.inv_eta)
+    search_steps(objective, search, inner_steps, packets, logits.shape[1], n, used)
+    return scatter(packets, n, logits)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def improve_closed_form(kind: int, floor: float, alpha: float, logits: Array, buffers: Buffers) -> None:
+    """One exact update of every state, in log space; logits become log-probabilities.
+
+    sMDPO: p ∝ p_t max(1 + ηA, floor), written p_t (1/η + A) so that 1/η = 0 is allowed;
+    exponential (MDPO, natural gradient): p ∝ p_t exp(ηA);  mixture (CPI): p = (1 - α)p_t + α greedy(A).
+    """
+    policy, advantage, inv_eta = buffers.policy, buffers.advantage, buffers.inv_eta
+    actions = logits.shape[1]
+    for s in range(logits.shape[0]):
+        best = 0
+        for a in range(1, actions):
+            if advantage[s, a] > advantage[s, best]:
+                best = a
+        if kind == SMDPO_STEP:
+            if inv_eta[s] + advantage[s, best] > 0.0:
+                for a in range(actions):
+                    logits[s, a] += np.log(max(inv_eta[s] + advantage[s, a], floor * inv_eta[s]))
+        elif kind == EXPONENTIAL_STEP:
+            for a in range(actions):
+                logits[s, a] += advantage[s, a] / inv_eta[s]
+        else:
+            for a in range(actions):
+                logits[s, a] = np.log((1.0 - alpha) * policy[s, a] + (alpha if a == best else 0.0))
+        top = logits[s, 0]
+        for a in range(1, logits.shape[1]):
+            top = max(top, logits[s, a])
+        total = 0.0
+        for a in range(actions):
+            total += np.exp(logits[s, a] - top)
+        for a in range(actions):
+            logits[s, a] -= top + np.log(total)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def run_fixed(
+    problem: Problem, objective: int, per_state: bool, epsilon: float, alpha: float, inner_steps: int,
+    logits: Array, buffers: Buffers, values: Array, used: Array,
+) -> None:  # fmt: skip
+    """Algorithm 1 with a fixed inner step size."""
+    for t in range(values.size):
+        values[t] = _evaluate(problem, logits, buffers)
+        if per_state:
+            set_per_state(problem.lowest_value, buffers)
+        used[t], changed = improve_fixed(objective, epsilon, alpha, inner_steps, logits, buffers)
+        if not changed:
+            for later in range(t + 1, values.size):
+                values[later] = values[t]
+                used[later] = used[t]
+            return
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def run_search(
+    problem: Problem, objective: int, per_state: bool, search: Search, inner_steps: int, logits: Array,
+    buffers: Buffers, values: Array, used: Array,
+) -> None:  # fmt: skip
+    """Algorithm 1 with a line search in every inner step; ``used`` is (iterations, recorded steps)."""
+    for t in range(values.size):
+        values[t] = _evaluate(problem, logits, buffers)
+        if per_state:
+            set_per_state(problem.lowest_value, buffers)
+        changed = improve_search(objective, search, inner_steps, logits, buffers, used[t])
+        if not changed:
+            for later in range(t + 1, values.size):
+                values[later] = values[t]
+                for i in range(used.shape[1]):
+                    used[later, i] = used[t, i]
+            return
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def run_closed_form(
+    problem: Problem, kind: int, per_state: bool, floor: float, alpha: float, logits: Array, buffers: Buffers,
+    values: Array, used: Array,
+) -> None:  # fmt: skip
+    """Exact maximisation of the surrogate in every iteration. ``used`` receives η (its least) or α."""
+    for t in range(values.size):
+        values[t] = _evaluate(problem, logits, buffers)
+        if per_state:
+            set_per_state(problem.lowest_value, buffers)
+        largest = 0.0
+        for s in range(logits.shape[0]):
+            largest = max(largest, buffers.inv_eta[s])
+        used[t] = alpha if kind == MIXTURE_STEP else 1.0 / largest
+        improve_closed_form(kind, floor, alpha, logits, buffers)

@@ -1,0 +1,236 @@
+"""Finite Markov decision processes and their exact evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from sppo.exact._evaluate import action_values, evaluate_dense
+from sppo.exact._systems import Order, PolicySystem, elimination_order
+from sppo.exact._types import Array
+
+#: Up to so many states a policy is evaluated by the compiled dense factorisation.
+DENSE_LIMIT = 256
+#: How far a distribution's sum may be from 1.
+SUM_TOLERANCE = 1e-8
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Everything exact about one policy.
+
+    :param policy: π(a|s), shape (S, A)
+    :param value: J(π) = Σ d0(s) V(s)
+    :param v: V^π, shape (S,)
+    :param q: Q^π, shape (S, A)
+    :param advantage: A^π = Q^π - V^π, shape (S, A); exactly zero in states where the action does not matter
+    :param occupancy: d^π = (1 - γ) d0ᵀ(I - γP_π)⁻¹, shape (S,), sums to 1
+    """
+
+    policy: Array
+    value: float
+    v: Array
+    q: Array
+    advantage: Array
+    occupancy: Array
+
+    def __repr__(self) -> str:
+        return f"Evaluation(value={self.value:.6g}, states={self.v.size}, actions={self.q.shape[1]})"
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Optimal values: J* (``value``), V* (``v``), Q* (``q``) and a deterministic optimal ``policy``."""
+
+    value: float
+    v: Array
+    q: Array
+    policy: Array
+
+    def __repr__(self) -> str:
+        return f"Optimum(value={self.value:.6g}, states={self.v.size}, actions={self.q.shape[1]})"
+
+
+class TabularMDP:
+    """A finite discounted MDP (P, r, d0, γ).
+
+    :param transition: P(s'|s, a): an array of shape (S, A, S), or a SciPy sparse matrix of shape (S·A, S) whose
+        row s·A + a is P(·|s, a)
+    :param reward: r(s, a), shape (S, A)
+    :param start: d0, shape (S,)
+    :param gamma: discount factor, 0 ≤ γ < 1
+    :param reward_range: (r_l, r_m) for the theory's bounds; the least and the largest reward by default
+    :param name: for the repr
+    """
+
+    def __init__(
+        self,
+        transition: npt.ArrayLike | sp.spmatrix | sp.sparray,
+        reward: npt.ArrayLike,
+        start: npt.ArrayLike,
+        gamma: float,
+        *,
+        reward_range: tuple[float, float] | None = None,
+        name: str = "TabularMDP",
+    ) -> None:
+        self.name = name
+        self.gamma = float(gamma)
+        if not 0.0 <= self.gamma < 1.0:
+            raise ValueError(f"gamma must be in [0, 1), not {gamma}")
+        self.reward = _finite(reward, "reward", ndim=2)
+        self.n_states, self.n_actions = self.reward.shape
+        self.start = _finite(start, "start", ndim=1)
+        if self.start.shape != (self.n_states,):
+            raise ValueError(f"start must have shape ({self.n_states},), not {self.start.shape}")
+        _check_distributions(self.start[None], "start")
+        self.transition = self._transition_rows(transition)
+        low, high = float(self.reward.min()), float(self.reward.max())
+        self.reward_range = (low, high) if reward_range is None else (float(reward_range[0]), float(reward_range[1]))
+        if self.reward_range[0] > low or self.reward_range[1] < high:
+            raise ValueError(f"reward_range {self.reward_range} does not contain the rewards, [{low}, {high}]")
+        for array in (self.reward, self.start):
+            array.flags.writeable = False
+
+    def _transition_rows(self, transition: Any) -> sp.csr_matrix:
+        states, actions = self.n_states, self.n_actions
+        if sp.issparse(transition):
+            expected: tuple[int, ...] = (states * actions, states)
+            if transition.shape != expected:
+                raise ValueError(
+                    f"a sparse transition matrix has one row per state and action: shape {expected} "
+                    f"for a reward of shape {self.reward.shape}, not {transition.shape}"
+                )
+            rows = sp.csr_matrix(transition, dtype=np.float64, copy=True)
+            if not np.all(np.isfinite(rows.data)):
+                raise ValueError("transition has entries that are not finite")
+        else:
+            dense = _finite(transition, "transition", ndim=3)
+            expected = (states, actions, states)
+            if dense.shape != expected:
+                raise ValueError(
+                    f"transition must have shape {expected} (state, action, next state) "
+                    f"for a reward of shape {self.reward.shape}, not {dense.shape}"
+                )
+            rows = sp.csr_matrix(dense.reshape(states * actions, states))
+        rows.sum_duplicates()
+        rows.eliminate_zeros()
+        if rows.nnz and rows.data.min() < 0.0:
+            raise ValueError(f"transition has a negative probability, {rows.data.min():g}")
+        sums = np.asarray(rows.sum(axis=1)).ravel()
+        bad = np.flatnonzero(np.abs(sums - 1.0) > SUM_TOLERANCE)
+        if bad.size:
+            s, a = divmod(int(bad[0]), actions)
+            raise ValueError(
+                f"transition probabilities must sum to 1: state {s}, action {a} sums to {sums[bad[0]]:.12g} "
+                f"({bad.size} such rows)"
+            )
+        return rows
+
+    @property
+    def n_transitions(self) -> int:
+        """Number of transitions of positive probability."""
+        return int(self.transition.nnz)
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.name}(states={self.n_states}, actions={self.n_actions}, "
+            f"transitions={self.n_transitions}, gamma={self.gamma:g})"
+        )
+
+    @cached_property
+    def csr(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Array]:
+        """(indptr, indices, data) of the transitions with 64-bit indices, as the kernels take them."""
+        rows = self.transition
+        return rows.indptr.astype(np.int64), rows.indices.astype(np.int64), rows.data
+
+    @cached_property
+    def _order(self) -> Order | None:
+        return elimination_order(self.transition, self.n_states)
+
+    def check_policy(self, policy: npt.ArrayLike) -> Array:
+        """``policy`` as a float array, or an error that says what is wrong with it."""
+        array = _finite(policy, "policy", ndim=2)
+        if array.shape != self.reward.shape:
+            raise ValueError(f"policy must have shape {self.reward.shape} (state, action), not {array.shape}")
+        _check_distributions(array, "policy")
+        return array
+
+    def evaluate(self, policy: npt.ArrayLike) -> Evaluation:
+        """J, V, Q, A and the normalised occupancy of ``policy`` (S, A), exactly."""
+        return self.evaluate_unchecked(self.check_policy(policy))
+
+    def evaluate_unchecked(self, policy: Array) -> Evaluation:
+        """:meth:`evaluate` for a policy known to be valid."""
+        v, q = np.empty(self.n_states), np.empty(self.reward.shape)
+        advantage, occupancy = np.empty(self.reward.shape), np.empty(self.n_states)
+        if self.n_states <= DENSE_LIMIT:
+            matrix = np.empty((self.n_states, self.n_states))
+            value = evaluate_dense(
+                *self.csr, self.reward, self.start, self.gamma, policy, matrix, v, q, advantage, occupancy
+            )
+        else:
+            system = PolicySystem(self.policy_transition(policy), self.gamma, self._order)
+            v[:] = system.values(np.sum(policy * self.reward, axis=1))
+            occupancy[:] = system.occupancy(self.start)
+            action_values(*self.csr, self.reward, self.gamma, policy, v, q, advantage)
+            value = float(self.start @ v)
+        return Evaluation(policy, value, v, q, advantage, occupancy)
+
+    def policy_transition(self, policy: Array) -> sp.csr_matrix:
+        """P_π(s'|s) = Σ_a π(a|s) P(s'|s, a), sparse (S, S)."""
+        states, actions = self.reward.shape
+        weights = sp.csr_matrix(
+            (policy.ravel(), np.arange(states * actions), np.arange(0, states * actions + 1, actions)),
+            shape=(states, states * actions),
+        )
+        return sp.csr_matrix(weights @ self.transition)
+
+    def optimal(self) -> Optimum:
+        """V*, Q* and an optimal policy: value iteration to get near, policy iteration to be exact."""
+        v = np.zeros(self.n_states)
+        for _ in range(2000):
+            q = self._backup(v)
+            new = q.max(axis=1)
+            converged = np.max(np.abs(new - v)) <= 1e-12 * max(1.0, float(np.max(np.abs(new))))
+            v = new
+            if converged:
+                break
+        actions = self._backup(v).argmax(axis=1)
+        while True:
+            policy = np.zeros(self.reward.shape)
+            policy[np.arange(self.n_states), actions] = 1.0
+            evaluation = self.evaluate_unchecked(policy)
+            q = evaluation.q
+            # a strict improvement only: ties broken by rounding would make the iteration cycle
+            slack = 1e-11 * max(1.0, float(np.max(np.abs(q))))
+            better = q.max(axis=1) > q[np.arange(self.n_states), actions] + slack
+            if not better.any():
+                return Optimum(evaluation.value, evaluation.v, q, policy)
+            actions = np.where(better, q.argmax(axis=1), actions)
+
+    def _backup(self, v: Array) -> Array:
+        return self.reward + self.gamma * (self.transition @ v).reshape(self.reward.shape)
+
+
+def _finite(value: Any, name: str, *, ndim: int) -> Array:
+    array = np.array(value, dtype=np.float64, order="C")
+    if array.ndim != ndim or array.size == 0:
+        raise ValueError(f"{name} must be a non-empty array with {ndim} dimensions, not of shape {array.shape}")
+    if not np.all(np.isfinite(array)):
+        raise ValueError(f"{name} has entries that are not finite")
+    return array
+
+
+def _check_distributions(rows: Array, name: str) -> None:
+    if rows.min() < 0.0:
+        raise ValueError(f"{name} has a negative probability, {rows.min():g}")
+    sums = rows.sum(axis=1)
+    worst = int(np.argmax(np.abs(sums - 1.0)))
+    if abs(sums[worst] - 1.0) > SUM_TOLERANCE:
+        where = "" if len(rows) == 1 else f" in state {worst}"
+        raise ValueError(f"{name} must sum to 1; it sums to {sums[worst]:.12g}{where}")
