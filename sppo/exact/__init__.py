@@ -1,1 +1,32 @@
-"""Exact dynamics: no sampling, no networks."""
+"""Exact dynamics: tabular MDPs, the paper's objectives and solvers, and its theory. No sampling, no networks.
+
+>>> from sppo import exact
+>>> exact.solve(exact.cliff_world(), "smdpo", "closed_form", iterations=2000, eta=0.03)
+"""
+
+from sppo.exact import objectives, theory
+from sppo.exact.environments import cliff_world, deep_sea_treasure, from_gymnasium, random_mdp
+from sppo.exact.framework import FMA, LinearSoftmax, MirrorMap, TabularSoftmax
+from sppo.exact.mdp import Evaluation, Optimum, TabularMDP
+from sppo.exact.solver import Result, solve
+from sppo.exact.sweeping import SweepResult, sweep
+
+__all__ = [
+    "FMA",
+    "Evaluation",
+    "LinearSoftmax",
+    "MirrorMap",
+    "Optimum",
+    "Result",
+    "SweepResult",
+    "TabularMDP",
+    "TabularSoftmax",
+    "cliff_world",
+    "deep_sea_treasure",
+    "from_gymnasium",
+    "objectives",
+    "random_mdp",
+    "solve",
+    "sweep",
+    "theory",
+]

@@ -116,15 +116,26 @@ def improve_search(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def improve_closed_form(kind: int, floor: float, alpha: float, logits: Array, buffers: Buffers) -> None:
+def improve_closed_form(kind: int, floor: float, alpha: float, logits: Array, buffers: Buffers) -> float:
     """One exact update of every state, in log space; logits become log-probabilities.
 
     sMDPO: p ∝ p_t max(1 + ηA, floor), written p_t (1/η + A) so that 1/η = 0 is allowed;
-    exponential (MDPO, natural gradient): p ∝ p_t exp(ηA);  mixture (CPI): p = (1 - α)p_t + α greedy(A).
+    exponential (MDPO, natural gradient): p ∝ p_t exp(ηA);  mixture (CPI): p = (1 - α)p_t + α greedy(A), where
+    α < 0 stands for min(1, |α| Σ d(s) max_a A(s, a)). Returns η (its least) or α.
     """
     policy, advantage, inv_eta = buffers.policy, buffers.advantage, buffers.inv_eta
-    actions = logits.shape[1]
-    for s in range(logits.shape[0]):
+    states, actions = logits.shape
+    largest = 0.0
+    surplus = 0.0
+    for s in range(states):
+        largest = max(largest, inv_eta[s])
+        best_advantage = advantage[s, 0]
+        for a in range(1, actions):
+            best_advantage = max(best_advantage, advantage[s, a])
+        surplus += buffers.occupancy[s] * best_advantage
+    if alpha < 0.0:
+        alpha = min(1.0, -alpha * surplus)
+    for s in range(states):
         best = 0
         for a in range(1, actions):
             if advantage[s, a] > advantage[s, best]:
@@ -139,14 +150,22 @@ def improve_closed_form(kind: int, floor: float, alpha: float, logits: Array, bu
         else:
             for a in range(actions):
                 logits[s, a] = np.log((1.0 - alpha) * policy[s, a] + (alpha if a == best else 0.0))
-        top = logits[s, 0]
-        for a in range(1, logits.shape[1]):
-            top = max(top, logits[s, a])
-        total = 0.0
-        for a in range(actions):
-            total += np.exp(logits[s, a] - top)
-        for a in range(actions):
-            logits[s, a] -= top + np.log(total)
+        _normalise(logits, s)
+    return alpha if kind == MIXTURE_STEP else 1.0 / largest
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _normalise(logits: Array, s: int) -> None:
+    """θ(s, ·) ← θ(s, ·) - lse."""
+    top = logits[s, 0]
+    for a in range(1, logits.shape[1]):
+        top = max(top, logits[s, a])
+    total = 0.0
+    for a in range(logits.shape[1]):
+        total += np.exp(logits[s, a] - top)
+    shift = top + np.log(total)
+    for a in range(logits.shape[1]):
+        logits[s, a] -= shift
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -196,8 +215,4 @@ def run_closed_form(
         values[t] = _evaluate(problem, logits, buffers)
         if per_state:
             set_per_state(problem.lowest_value, buffers)
-        largest = 0.0
-        for s in range(logits.shape[0]):
-            largest = max(largest, buffers.inv_eta[s])
-        used[t] = alpha if kind == MIXTURE_STEP else 1.0 / largest
-        improve_closed_form(kind, floor, alpha, logits, buffers)
+        used[t] = improve_closed_form(kind, floor, alpha, logits, buffers)

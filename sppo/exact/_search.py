@@ -15,8 +15,12 @@ from sppo.exact._inner import (
     packet_direction,
     packet_gradient,
 )
-from sppo.exact._simd import WIDTH, load, splat, store, total
+from sppo.exact._simd import WIDTH, differs, load, splat, store, total
 from sppo.exact._types import Array
+
+
+#: Warm starts stop growing here, where every finite step has long saturated the policy.
+LARGEST_STEP = 1e100
 
 
 class Search(NamedTuple):
@@ -45,25 +49,29 @@ def search_steps(
     ``tries`` of them the step is ``fallback``.
     """
     vectors = (n + WIDTH - 1) // WIDTH
+    size = vectors * actions * WIDTH
     trust = search.rule == TRUST_REGION
-    alpha = search.first_step
+    accepted = 0.0
     for i in range(steps):
+        alpha = search.first_step
         slope = 0.0
         if trust:
             for k in range(vectors):
                 slope += packet_direction(objective, packets, actions, k)
-            alpha = search.first_step
             if slope > 0.0:
                 alpha = min(np.sqrt(2.0 * search.delta / slope), alpha)
         else:
             squares = splat(0.0)
             for k in range(vectors):
                 packet_gradient(objective, 0.0, packets, actions, k)
-            for at in range(0, vectors * actions * WIDTH, WIDTH):
+            for at in range(0, size, WIDTH):
                 squares = squares + load(packets.step, at) * load(packets.step, at)
-            slope = search.armijo * total(squares)
-            if i > 0:
-                alpha *= search.warm_start
+            slope = total(squares)
+            if slope == 0.0:
+                return
+            slope *= search.armijo
+            if i > 0 and search.warm_start > 0.0:
+                alpha = min(search.warm_start * accepted, LARGEST_STEP)
         present = 0.0
         for attempt in range(search.tries + 2):
             # attempt 0 measures where we stand; the last one is the fallback, taken whatever it gives
@@ -78,8 +86,15 @@ def search_steps(
                 break
             else:
                 alpha *= search.decay
-        alpha = step
-        for at in range(0, vectors * actions * WIDTH, WIDTH):
-            store(packets.logits, at, load(packets.logits, at) + alpha * load(packets.step, at))
+        moved = False
+        for at in range(0, size, WIDTH):
+            x = load(packets.logits, at)
+            new = x + step * load(packets.step, at)
+            store(packets.logits, at, new)
+            moved = moved or differs(x, new)
+        accepted = step
         if i < used.size:
-            used[i] = alpha
+            used[i] = step
+        if trust and not moved:
+            # a trust-region step depends on θ alone: every later one would be this one again
+            return

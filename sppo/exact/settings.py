@@ -1,0 +1,198 @@
+"""Which hyper-parameters go with which objective and method, and what they may be.
+
+One table says what makes sense; everything else raises with the reason. The result is a :class:`Plan`, the form
+in which the compiled loops take it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sppo.exact import _inner, _loops
+from sppo.exact._search import Search
+from sppo.exact._types import Array
+from sppo.exact.mdp import TabularMDP
+
+METHODS = ("closed_form", "fixed", "line_search", "constrained")
+NAMES = ("smdpo", "mdpo", "trpo", "ppo", "pg", "npg", "cpi")
+
+_SEARCH = {"first_step": 10.0, "decay": 0.9, "max_tries": 1000}
+#: (objective, method) -> (required hyper-parameters, optional ones with their defaults)
+COMBINATIONS: dict[tuple[str, str], tuple[tuple[str, ...], dict[str, Any]]] = {
+    ("smdpo", "closed_form"): (("eta",), {"floor": 0.0}),
+    ("mdpo", "closed_form"): (("eta",), {}),
+    ("npg", "closed_form"): (("eta",), {}),
+    ("cpi", "closed_form"): (("alpha",), {}),
+    ("ppo", "fixed"): (("alpha", "epsilon"), {}),
+    ("pg", "fixed"): (("alpha",), {}),
+}
+for _name in ("smdpo", "mdpo", "trpo"):
+    COMBINATIONS[_name, "fixed"] = (("eta", "alpha"), {})
+    COMBINATIONS[_name, "line_search"] = (
+        ("eta",),
+        {"armijo": 0.0, "armijo_test": "regularized", "warm_start": 2.0, **_SEARCH},
+    )
+    COMBINATIONS[_name, "constrained"] = (("delta",), {**_SEARCH, "first_step": 1e5})
+
+_REASONS = {
+    ("trpo", "closed_form"): "its optimality condition is a non-linear system; use fixed, line_search or constrained",
+    ("ppo", "closed_form"): "a clipped objective has no unique maximiser; use fixed",
+    ("ppo", "line_search"): "there is no divergence to regularise with: the clip keeps the policy close; use fixed",
+    ("ppo", "constrained"): "there is no divergence to constrain: the clip keeps the policy close; use fixed",
+    ("pg", "closed_form"): "the policy gradient is a gradient step; use fixed",
+    ("npg", "fixed"): "the natural gradient step is the closed form of the direct representation; use closed_form",
+    ("cpi", "fixed"): "conservative policy iteration mixes policies, it follows no gradient; use closed_form",
+}
+_STEP_KINDS = {
+    "smdpo": _loops.SMDPO_STEP,
+    "mdpo": _loops.EXPONENTIAL_STEP,
+    "npg": _loops.EXPONENTIAL_STEP,
+    "cpi": _loops.MIXTURE_STEP,
+}
+_KERNEL_OBJECTIVES = {"smdpo": _inner.SMDPO, "mdpo": _inner.MDPO, "trpo": _inner.TRPO, "ppo": _inner.PPO}
+_ARMIJO_TESTS = {"regularized": _inner.ARMIJO, "published": _inner.ARMIJO_UNREGULARIZED}
+#: α < 0 tells the loops to use the theoretical step size.
+THEORY = -1.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A validated run: what the compiled loops need besides the MDP and the start."""
+
+    objective: str
+    method: str
+    settings: dict[str, Any]
+    code: int
+    inv_eta: Array
+    per_state: bool
+    alpha: float
+    epsilon: float
+    floor: float
+    search: Search
+
+
+def make_plan(mdp: TabularMDP, objective: str, method: str, given: dict[str, Any]) -> Plan:
+    """Check the combination and its hyper-parameters (``None`` means not given)."""
+    required, optional = _combination(objective, method)
+    given = {name: value for name, value in given.items() if value is not None}
+    where = f"solve(objective={objective!r}, method={method!r})"
+    unknown = [name for name in given if name not in required and name not in optional]
+    if unknown:
+        raise TypeError(f"{where} takes no {', '.join(unknown)}; it takes {', '.join([*required, *optional])}")
+    missing = [name for name in required if name not in given]
+    if missing:
+        raise TypeError(f"{where} needs {', '.join(missing)}")
+    settings = {**optional, **given}
+    per_state = isinstance(settings.get("eta"), str)
+    inv_eta = _inverse_eta(mdp, objective, settings.get("eta"))
+    alpha = _alpha(mdp, objective, settings.get("alpha"))
+    epsilon = float(settings.get("epsilon", 0.0))
+    if "epsilon" in settings and not 0.0 < epsilon:
+        raise ValueError(f"epsilon must be positive, not {settings['epsilon']}")
+    floor = float(settings.get("floor", 0.0))
+    if not 0.0 <= floor < 1.0:
+        raise ValueError(f"floor must be in [0, 1), not {floor}")
+    code = _STEP_KINDS[objective] if method == "closed_form" else _KERNEL_OBJECTIVES.get(objective, _inner.MDPO)
+    search = _search(method, settings)
+    return Plan(objective, method, settings, code, inv_eta, per_state, alpha, epsilon, floor, search)
+
+
+def _combination(objective: str, method: str) -> tuple[tuple[str, ...], dict[str, Any]]:
+    if objective not in NAMES:
+        raise ValueError(f"objective must be one of {', '.join(NAMES)} or an FMA instance, not {objective!r}")
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    if (objective, method) not in COMBINATIONS:
+        possible = [m for o, m in COMBINATIONS if o == objective]
+        reason = _REASONS.get((objective, method), f"{objective} is defined for {' and '.join(possible)} only")
+        raise ValueError(f"{objective} with {method} makes no sense: {reason}")
+    return COMBINATIONS[objective, method]
+
+
+def _inverse_eta(mdp: TabularMDP, objective: str, eta: Any) -> Array:
+    if eta is None:
+        return np.zeros(mdp.n_states)
+    if isinstance(eta, str):
+        if eta != "per-state":
+            raise ValueError(f'eta must be a number, one number per state or "per-state", not {eta!r}')
+        if objective != "smdpo":
+            raise ValueError(
+                f'eta="per-state" is derived for the softmax representation (smdpo); {objective} has no such bound'
+            )
+        return np.zeros(mdp.n_states)
+    array = np.asarray(eta, dtype=np.float64)
+    if array.ndim and array.shape != (mdp.n_states,):
+        raise ValueError(f"eta must be a number or have one entry per state, ({mdp.n_states},), not {array.shape}")
+    if not np.all(array > 0.0):
+        raise ValueError(f"eta must be positive, not {eta}")
+    # an infinite η is allowed: no regularisation
+    return np.broadcast_to(1.0 / array, (mdp.n_states,)).copy()
+
+
+def _alpha(mdp: TabularMDP, objective: str, alpha: Any) -> float:
+    if alpha is None:
+        return 0.0
+    if isinstance(alpha, str):
+        if alpha != "theory" or objective not in ("smdpo", "cpi"):
+            raise ValueError(f'alpha must be a positive number ("theory" too for smdpo and cpi), not {alpha!r}')
+        if objective == "smdpo":
+            return THEORY
+        low, high = mdp.reward_range
+        return -(1.0 - mdp.gamma) / (4.0 * (high - low)) if high > low else 0.0
+    alpha = float(alpha)
+    if not (math.isfinite(alpha) and alpha > 0.0):
+        raise ValueError(f"alpha must be positive and finite, not {alpha}")
+    if objective == "cpi" and alpha > 1.0:
+        raise ValueError(f"alpha is the weight of the greedy policy in a mixture, at most 1, not {alpha}")
+    return alpha
+
+
+def _search(method: str, settings: dict[str, Any]) -> Search:
+    if method not in ("line_search", "constrained"):
+        return Search(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0)
+    delta = float(settings.get("delta", 0.0))
+    if method == "constrained" and not (math.isfinite(delta) and delta > 0.0):
+        raise ValueError(f"delta must be positive and finite, not {delta}")
+    armijo = float(settings.get("armijo", 0.0))
+    if not 0.0 <= armijo < 1.0:
+        raise ValueError(f"armijo must be in [0, 1), not {armijo}")
+    test = settings.get("armijo_test", "regularized")
+    if test not in _ARMIJO_TESTS:
+        raise ValueError(f"armijo_test must be one of {', '.join(_ARMIJO_TESTS)}, not {test!r}")
+    first_step, decay = float(settings["first_step"]), float(settings["decay"])
+    warm_start, tries = float(settings.get("warm_start", 1.0)), settings["max_tries"]
+    if not (math.isfinite(first_step) and first_step > 0.0):
+        raise ValueError(f"first_step must be positive and finite, not {first_step}")
+    if not 0.0 < decay < 1.0:
+        raise ValueError(f"decay must be in (0, 1), not {decay}")
+    if not (math.isfinite(warm_start) and warm_start >= 0.0):
+        raise ValueError(f"warm_start must be a factor, or 0 for none, not {warm_start}")
+    check_count("max_tries", tries)
+    rule = _inner.TRUST_REGION if method == "constrained" else _ARMIJO_TESTS[test]
+    return Search(rule, first_step, delta, armijo, decay, warm_start, int(tries), 1e-16)
+
+
+def check_count(name: str, value: Any) -> int:
+    """A positive integer, or an error."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be a positive integer, not {value!r}")
+    return int(value)
+
+
+def initial_logits(mdp: TabularMDP, logits: npt.ArrayLike | None, *, finite: bool) -> Array:
+    """θ_0: zeros (the uniform policy) unless given; -inf (an action excluded) is for closed forms only."""
+    if logits is None:
+        return np.zeros(mdp.reward.shape)
+    array = np.array(logits, dtype=np.float64, order="C")
+    if array.shape != mdp.reward.shape:
+        raise ValueError(f"initial_logits must have shape {mdp.reward.shape}, not {array.shape}")
+    if np.isnan(array).any() or np.isposinf(array).any() or np.isneginf(array).all(axis=1).any():
+        raise ValueError("initial_logits must give every state at least one finite logit, and no nan or +inf")
+    if finite and np.isneginf(array).any():
+        raise ValueError("initial_logits must be finite for gradient methods: no gradient leaves -inf")
+    return array

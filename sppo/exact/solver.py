@@ -1,0 +1,249 @@
+"""One front door: ``solve(mdp, objective, method, ...)``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import softmax
+
+from sppo.exact import _loops
+from sppo.exact._types import Array
+from sppo.exact.framework import FMA
+from sppo.exact.mdp import DENSE_LIMIT, Evaluation, TabularMDP
+from sppo.exact.settings import Plan, check_count, initial_logits, make_plan
+from sppo.exact.theory import ROUNDING, lower_bound
+
+
+@dataclass(frozen=True)
+class Result:
+    """What :func:`solve` found.
+
+    :param objective: its name
+    :param method: its name
+    :param settings: every hyper-parameter in force, defaults included
+    :param values: J(π_t) *before* update t, for t = 0 ... iterations - 1
+    :param value: J of the returned policy, after the last update
+    :param policy: π after the last update, (S, A)
+    :param logits: its logits (S, A); log-probabilities for closed forms
+    :param step_sizes: (iterations, n): the step size of every inner step for line searches (nan where the inner
+        loop had stopped at a fixed point), α_t for ``fixed``, η (its least over states) or α for ``closed_form``
+    :param lower_bounds: ℓ_t(θ_{t+1}) for every t, if ``certify`` was asked for
+    """
+
+    objective: str
+    method: str
+    settings: dict[str, Any]
+    values: Array
+    value: float
+    policy: Array
+    logits: Array
+    step_sizes: Array
+    lower_bounds: Array | None = None
+    theta: Array | None = field(default=None, repr=False)
+
+    @property
+    def certified(self) -> bool:
+        """Whether J(π_{t+1}) ≥ ℓ_t(θ_{t+1}) ≥ J(π_t) held in every iteration."""
+        if self.lower_bounds is None:
+            raise ValueError("no lower bounds were recorded: call solve(..., certify=True)")
+        path = np.append(self.values, self.value)
+        slack = ROUNDING * max(1.0, float(np.max(np.abs(path))))
+        return bool(
+            np.all(path[1:] >= self.lower_bounds - slack) and np.all(self.lower_bounds >= path[:-1] - slack)
+        )
+
+    def __repr__(self) -> str:
+        settings = ", ".join(
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={_short(value)}"
+            for name, value in self.settings.items()
+        )
+        return (
+            f"Result({self.objective}, {self.method}: J {self.values[0]:.6g} -> {self.value:.6g} "
+            f"in {self.values.size} iterations; {settings})"
+        )
+
+
+def _short(value: Any) -> str:
+    return f"array{np.shape(value)}" if np.ndim(value) else str(value)
+
+
+def solve(
+    mdp: TabularMDP,
+    objective: str | FMA,
+    method: str,
+    *,
+    iterations: int,
+    inner_steps: int = 1,
+    eta: float | str | npt.ArrayLike | None = None,
+    alpha: float | str | None = None,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    armijo: float | None = None,
+    armijo_test: str | None = None,
+    first_step: float | None = None,
+    warm_start: float | None = None,
+    decay: float | None = None,
+    max_tries: int | None = None,
+    floor: float | None = None,
+    initial_logits: npt.ArrayLike | None = None,
+    certify: bool = False,
+) -> Result:
+    """Run a policy-gradient method with exact values, from the uniform policy.
+
+    :param mdp: the problem
+    :param objective: ``"smdpo"``, ``"mdpo"``, ``"trpo"``, ``"ppo"`` (:mod:`sppo.exact.objectives`); their
+        relatives ``"pg"`` (softmax policy gradient), ``"npg"`` (natural policy gradient) and ``"cpi"``
+        (conservative policy iteration); or an :class:`~sppo.exact.framework.FMA` instance for any
+        representation, mirror map and parameterisation
+    :param method: ``"closed_form"`` maximises the surrogate exactly; ``"fixed"`` makes gradient steps of size α;
+        ``"line_search"`` finds each step by Armijo backtracking; ``"constrained"`` makes trust-region steps
+    :param iterations: outer iterations: evaluations of the policy
+    :param inner_steps: m, inner steps per iteration
+    :param eta: η, strength of the proximity (1/η multiplies the divergence): a number, one per state, or
+        ``"per-state"`` for the theoretical one of :func:`sppo.exact.theory.per_state_step_size`
+    :param alpha: inner step size of ``fixed``; ``"theory"`` for 1/β (smdpo). For ``cpi`` the weight of the greedy
+        policy, ``"theory"`` for Kakade and Langford's (1 - γ)/(4(r_m - r_l)) Σ d(s) max_a A
+    :param delta: radius of the trust region
+    :param epsilon: PPO's clip
+    :param armijo: constant c of the Armijo test ℓ(θ + αg) ≥ ℓ(θ) + cα‖g‖²
+    :param armijo_test: ``"regularized"`` tests J - C/η, whose gradient g is; ``"published"`` tests J alone, as the
+        published middle row of the ablation did
+    :param first_step: first trial of a line search (default 10); cap of the first trial of ``constrained`` (1e5)
+    :param warm_start: later inner steps start from the last accepted step times this (default 2); 0 for none
+    :param decay: factor between trials (default 0.9)
+    :param max_tries: trials before the step becomes 1e-16 (default 1000)
+    :param floor: least factor of the closed-form sMDPO update (default 0, exact; the published runs used 1e-8)
+    :param initial_logits: θ_0
+    :param certify: also record ℓ_t(θ_{t+1}) (smdpo and mdpo with an η); slower
+    """
+    check_count("iterations", iterations)
+    check_count("inner_steps", inner_steps)
+    given = {
+        "eta": eta, "alpha": alpha, "delta": delta, "epsilon": epsilon, "armijo": armijo,
+        "armijo_test": armijo_test, "first_step": first_step, "warm_start": warm_start, "decay": decay,
+        "max_tries": max_tries, "floor": floor,
+    }  # fmt: skip
+    if isinstance(objective, FMA):
+        return _solve_general(mdp, objective, method, iterations, inner_steps, given, initial_logits, certify)
+    plan = make_plan(mdp, objective, method, given)
+    if inner_steps > 1 and (method == "closed_form" or objective == "pg"):
+        raise ValueError(f"{objective} with {method} makes one update per iteration: inner_steps must be 1")
+    if certify and (objective not in ("smdpo", "mdpo") or "eta" not in plan.settings):
+        raise ValueError("certify needs a lower bound: smdpo or mdpo with an eta")
+    return run(mdp, plan, iterations, inner_steps, initial_logits, certify)
+
+
+def run(
+    mdp: TabularMDP,
+    plan: Plan,
+    iterations: int,
+    inner_steps: int,
+    start: npt.ArrayLike | None = None,
+    certify: bool = False,
+    record: bool = True,
+) -> Result:
+    """Run a validated plan; small MDPs entirely in compiled code. ``record`` keeps inner step sizes."""
+    logits = initial_logits(mdp, start, finite=plan.method != "closed_form")
+    small = mdp.n_states <= DENSE_LIMIT
+    buffers = _loops.new_buffers(mdp.n_states, mdp.n_actions, plan.inv_eta, dense=small)
+    values = np.empty(iterations)
+    searches = plan.method in ("line_search", "constrained")
+    columns = (inner_steps if record else 0) if searches else 1
+    used = np.full((iterations, columns), np.nan)
+    bounds = None
+    if small and not certify:
+        _run_compiled(mdp, plan, inner_steps, logits, buffers, values, used)
+    else:
+        bounds = _run_stepwise(mdp, plan, inner_steps, logits, buffers, values, used, certify)
+    policy = softmax(logits, axis=1)
+    value = mdp.evaluate_unchecked(policy).value
+    settings = {**plan.settings, "inner_steps": inner_steps}
+    return Result(plan.objective, plan.method, settings, values, value, policy, logits, used, bounds, logits)
+
+
+def _problem(mdp: TabularMDP) -> _loops.Problem:
+    lowest = mdp.reward_range[0] / (1.0 - mdp.gamma)
+    return _loops.Problem(*mdp.csr, mdp.reward, mdp.start, mdp.gamma, lowest)
+
+
+def _run_compiled(
+    mdp: TabularMDP, plan: Plan, inner_steps: int, logits: Array, buffers: _loops.Buffers, values: Array, used: Array
+) -> None:  # fmt: skip
+    problem = _problem(mdp)
+    if plan.method == "closed_form":
+        _loops.run_closed_form(
+            problem, plan.code, plan.per_state, plan.floor, plan.alpha, logits, buffers, values, used[:, 0]
+        )
+    elif plan.method == "fixed":
+        _loops.run_fixed(
+            problem, plan.code, plan.per_state, plan.epsilon, plan.alpha, inner_steps, logits, buffers, values,
+            used[:, 0],
+        )  # fmt: skip
+    else:
+        _loops.run_search(
+            problem, plan.code, plan.per_state, plan.search, inner_steps, logits, buffers, values, used
+        )  # fmt: skip
+
+
+def _run_stepwise(
+    mdp: TabularMDP, plan: Plan, inner_steps: int, logits: Array, buffers: _loops.Buffers, values: Array,
+    used: Array, certify: bool,
+) -> Array | None:  # fmt: skip
+    """The same loop, iteration by iteration: for MDPs too large for the compiled one, and for certificates."""
+    bounds = np.empty(values.size) if certify else None
+    for t in range(values.size):
+        evaluation = mdp.evaluate_unchecked(softmax(logits, axis=1))
+        values[t] = evaluation.value
+        for name in ("policy", "v", "q", "advantage", "occupancy"):
+            getattr(buffers, name)[...] = getattr(evaluation, name)
+        if plan.per_state:
+            _loops.set_per_state(mdp.reward_range[0] / (1.0 - mdp.gamma), buffers)
+        if plan.method == "closed_form":
+            used[t, 0] = _loops.improve_closed_form(plan.code, plan.floor, plan.alpha, logits, buffers)
+        elif plan.method == "fixed":
+            used[t, 0], _ = _loops.improve_fixed(
+                plan.code, plan.epsilon, plan.alpha, inner_steps, logits, buffers
+            )  # fmt: skip
+        else:
+            _loops.improve_search(plan.code, plan.search, inner_steps, logits, buffers, used[t])
+        if bounds is not None:
+            bounds[t] = _bound(mdp, plan, evaluation, logits)
+    return bounds
+
+
+def _bound(mdp: TabularMDP, plan: Plan, evaluation: Evaluation, logits: Array) -> float:
+    return lower_bound(
+        mdp, evaluation, softmax(logits, axis=1), objective=plan.objective, eta=plan.settings["eta"]
+    )  # fmt: skip
+
+
+def _solve_general(
+    mdp: TabularMDP, family: FMA, method: str, iterations: int, inner_steps: int, given: dict[str, Any],
+    start: npt.ArrayLike | None, certify: bool,
+) -> Result:  # fmt: skip
+    """Algorithm 1 for any member of the family, in NumPy."""
+    settings = {name: value for name, value in given.items() if value is not None}
+    if method != "fixed" or certify:
+        raise ValueError("a general surrogate is maximised by gradient steps: method='fixed', without certify")
+    if set(settings) != {"eta", "alpha"}:
+        raise TypeError(f"a general surrogate takes eta and alpha, not {', '.join(settings) or 'nothing'}")
+    if isinstance(eta := settings["eta"], str) or not np.all(np.asarray(eta) > 0.0):
+        raise ValueError(f"eta must be a positive number or one per state, not {eta!r}")
+    if isinstance(alpha := settings["alpha"], str) or not alpha > 0.0:
+        raise ValueError(f"alpha must be positive, not {alpha!r}")
+    parameterization = family.for_mdp(mdp)
+    theta = parameterization.initial() if start is None else np.array(start, dtype=np.float64)
+    values = np.empty(iterations)
+    for t in range(iterations):
+        evaluation = mdp.evaluate(softmax(parameterization.logits(theta), axis=1))
+        values[t] = evaluation.value
+        theta = family.ascend(mdp, theta, eta, alpha, inner_steps, evaluation)
+    logits = parameterization.logits(theta)
+    policy = softmax(logits, axis=1)
+    return Result(
+        "fma", method, {**settings, "inner_steps": inner_steps}, values, mdp.evaluate(policy).value, policy, logits,
+        np.full((iterations, 1), alpha), None, theta,
+    )  # fmt: skip
