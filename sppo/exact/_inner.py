@@ -23,8 +23,8 @@ SMDPO, MDPO, TRPO, PPO = range(4)
 ARMIJO, ARMIJO_UNREGULARIZED, TRUST_REGION = range(3)
 #: A fixed point is looked for once in so many steps.
 FIXED_POINT_PERIOD = 16
-#: Curvature factors of MDPO's constraint closer to zero than this are moved away from it.
-SMALLEST_CURVATURE = 1e-12
+#: p_t/p is capped at the exponential of this in sMDPO's trust-region direction, far from overflow.
+LARGEST_LOG_RATIO = 600.0
 
 
 class Packets(NamedTuple):
@@ -47,7 +47,7 @@ def new_packets(states: int, actions: int) -> Packets:
     lanes = (states + WIDTH - 1) // WIDTH * WIDTH
     return Packets(
         *(np.zeros(lanes * actions) for _ in range(5)),
-        weight=np.zeros(actions * WIDTH),
+        weight=np.zeros(2 * actions * WIDTH),
         occupancy=np.zeros(lanes),
         inv_eta=np.zeros(lanes),
         old_normaliser=np.zeros(lanes),
@@ -232,20 +232,55 @@ def measure(
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def packet_direction(objective: int, packets: Packets, actions: int, k: int) -> float:
+def largest_curvature(packets: Packets, actions: int, n: int) -> float:
+    """The largest eigenvalue of d (diag p - ppᵀ) over states, by the difference of its two likeliest actions.
+
+    For v = (e_i - e_j)/√2 with the two largest probabilities, vᵀ(diag p - ppᵀ)v = ½(p_i + p_j - (p_i - p_j)²).
+    """
+    largest = splat(0.0)
+    for k in range((n + WIDTH - 1) // WIDTH):
+        base = k * actions * WIDTH
+        first = load(packets.logits, base)
+        second = splat(-1e308)
+        for a in range(1, actions):
+            x = load(packets.logits, base + a * WIDTH)
+            second = maximum(second, where_less(first, x, first, x))
+            first = maximum(first, x)
+        mass = splat(0.0)
+        for a in range(actions):
+            mass = mass + exp(load(packets.logits, base + a * WIDTH) - first)
+        p = 1.0 / mass
+        q = exp(second - first) * p
+        eigenvalue = 0.5 * (p + q - (p - q) * (p - q))
+        largest = maximum(largest, load(packets.occupancy, k * WIDTH) * eigenvalue)
+    store(packets.weight, 0, largest)
+    result = 0.0
+    for i in range(WIDTH):
+        result = max(result, packets.weight[i])
+    return result
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def packet_direction(objective: int, smallest: float, packets: Packets, actions: int, k: int) -> float:
     """step = H⁺g of packet ``k`` for g = ∇J and H = ∇²C; returns its share of sᵀHs = gᵀs.
 
     H⁺ picks, among the solutions (equal up to a constant per state), the one of mean zero.
     sMDPO: s = A p_t/p;  TRPO: s = A;  MDPO: s = (A - Σ pA + y)/τ with τ = log p/p_t - KL(p‖p_t) + 1
-    and y = -Σ (p/τ)(A - Σ pA) / Σ p/τ, which makes Σ p s = 0.
+    and y = -Σ (p/τ)(A - Σ pA) / Σ p/τ, which makes Σ p s = 0. An action of curvature d p |τ| (τ = 1 but for
+    MDPO) below ``smallest`` belongs to the numerical null space: its s is zero.
     """
     base = k * actions * WIDTH
+    occupancy = load(packets.occupancy, k * WIDTH)
+    zero = splat(0.0)
+    one = splat(1.0)
+    least = splat(smallest)
+    largest = splat(LARGEST_LOG_RATIO)
     top = load(packets.logits, base)
     for a in range(1, actions):
         top = maximum(top, load(packets.logits, base + a * WIDTH))
-    mass = splat(0.0)
-    mean = splat(0.0)
-    moved = splat(0.0)
+    mass = zero
+    mean = zero
+    moved = zero
     for a in range(actions):
         at = base + a * WIDTH
         x = load(packets.logits, at)
@@ -257,46 +292,45 @@ def packet_direction(objective: int, packets: Packets, actions: int, k: int) -> 
     mean = mean / mass
     shift = (top - load(packets.old_normaliser, k * WIDTH)) + log(mass)
     divergence = moved / mass - shift
-    offset = splat(0.0)
-    if objective == MDPO:
-        numerator = splat(0.0)
-        denominator = splat(0.0)
-        for a in range(actions):
-            at = base + a * WIDTH
-            tau = _curvature(load(packets.logits, at) - load(packets.old, at) - shift - divergence + 1.0)
-            ratio = load(packets.weight, a * WIDTH) / tau
-            numerator = numerator + ratio * (load(packets.advantage, at) - mean)
-            denominator = denominator + ratio
-        offset = numerator / denominator
-    average = splat(0.0)
+    # 1/τ, or 0 for the numerical null space, in the second half of the scratch array
+    numerator = zero
+    denominator = zero
+    count = zero
+    for a in range(actions):
+        at = base + a * WIDTH
+        w = load(packets.weight, a * WIDTH)
+        tau = one
+        if objective == MDPO:
+            tau = load(packets.logits, at) - load(packets.old, at) - shift - divergence + 1.0
+        size = occupancy * w / mass * where_less(tau, zero, zero - tau, tau)
+        factor = where_less(least, size, one / tau, zero)
+        store(packets.weight, (actions + a) * WIDTH, factor)
+        numerator = numerator + w * factor * (load(packets.advantage, at) - mean)
+        denominator = denominator + w * factor
+        count = count + where_less(least, size, one, zero)
+    offset = where_less(zero, denominator * denominator, numerator / denominator, zero)
+    average = zero
     for a in range(actions):
         at = base + a * WIDTH
         s = load(packets.advantage, at)
-        log_ratio = load(packets.logits, at) - load(packets.old, at) - shift
         if objective == SMDPO:
-            s = s * exp(splat(0.0) - log_ratio)
+            log_ratio = shift - (load(packets.logits, at) - load(packets.old, at))
+            s = s * exp(where_less(log_ratio, largest, log_ratio, largest))
         elif objective == MDPO:
-            s = (s - mean - offset) / _curvature(log_ratio - divergence + 1.0)
+            s = s - mean - offset
+        s = s * load(packets.weight, (actions + a) * WIDTH)
         store(packets.step, at, s)
         average = average + s
-    average = average / float(actions)
-    slope = splat(0.0)
+    average = average / maximum(count, one)
+    slope = zero
     for a in range(actions):
         at = base + a * WIDTH
-        s = load(packets.step, at) - average
+        factor = load(packets.weight, (actions + a) * WIDTH)
+        s = where_less(zero, factor * factor, load(packets.step, at) - average, zero)
         store(packets.step, at, s)
+        advantage = load(packets.advantage, at)
         if objective == SMDPO:
-            slope = slope + load(packets.p_old, at) * load(packets.advantage, at) * s
+            slope = slope + load(packets.p_old, at) * advantage * s
         else:
-            p = load(packets.weight, a * WIDTH) / mass
-            slope = slope + p * (load(packets.advantage, at) - mean) * s
-    return total(load(packets.occupancy, k * WIDTH) * slope)
-
-
-@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def _curvature(tau):  # type: ignore[no-untyped-def]  # a Vector has no Python type
-    """τ moved away from zero."""
-    zero = splat(0.0)
-    size = where_less(tau, zero, zero - tau, tau)
-    smallest = splat(SMALLEST_CURVATURE)
-    return where_less(size, smallest, where_less(tau, zero, zero - smallest, smallest), tau)
+            slope = slope + load(packets.weight, a * WIDTH) / mass * (advantage - mean) * s
+    return total(occupancy * slope)

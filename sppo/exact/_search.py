@@ -11,6 +11,7 @@ from sppo.exact._inner import (
     ARMIJO,
     TRUST_REGION,
     Packets,
+    largest_curvature,
     measure,
     packet_direction,
     packet_gradient,
@@ -24,11 +25,12 @@ LARGEST_STEP = 1e100
 
 
 class Search(NamedTuple):
-    """How steps are searched: the rule, the first trial, the radius δ, and the constants of backtracking."""
+    """How steps are searched: the rule, the first trial, the radius δ, the cutoff of the pseudo-inverse, and the constants of backtracking."""
 
     rule: int
     first_step: float
     delta: float
+    cutoff: float
     armijo: float
     decay: float
     warm_start: float
@@ -56,8 +58,9 @@ def search_steps(
         alpha = search.first_step
         slope = 0.0
         if trust:
+            smallest = search.cutoff * largest_curvature(packets, actions, n)
             for k in range(vectors):
-                slope += packet_direction(objective, packets, actions, k)
+                slope += packet_direction(objective, smallest, packets, actions, k)
             if slope > 0.0:
                 alpha = min(np.sqrt(2.0 * search.delta / slope), alpha)
         else:

@@ -136,11 +136,18 @@ def curvature(objective: str, logits: npt.ArrayLike, evaluation: Evaluation) -> 
     return evaluation.occupancy[:, None, None] * blocks
 
 
-def trust_region_direction(objective: str, logits: npt.ArrayLike, evaluation: Evaluation) -> Array:
-    """H⁺g with H = ∇²C and g = ∇J, by the pseudo-inverse of every block; the solvers use its closed form."""
-    blocks = curvature(objective, logits, evaluation)
+def trust_region_direction(
+    objective: str, logits: npt.ArrayLike, evaluation: Evaluation, *, cutoff: float = 1e-15
+) -> Array:
+    """H⁺g with H = ∇²C and g = ∇J, from the eigenvectors of every block; the solvers use its closed form.
+
+    Eigenvalues below ``cutoff`` times the largest of all blocks count as zero, as in ``numpy.linalg.pinv``.
+    """
     gradient = gain_gradient(objective, logits, evaluation)
-    return np.einsum("sab,sb->sa", np.linalg.pinv(blocks, hermitian=True), gradient)
+    eigenvalues, vectors = np.linalg.eigh(curvature(objective, logits, evaluation))
+    null = np.abs(eigenvalues) <= cutoff * np.abs(eigenvalues).max()
+    inverse = np.where(null, 0.0, 1.0 / np.where(null, 1.0, eigenvalues))
+    return np.einsum("sab,sb,scb,sc->sa", vectors, inverse, vectors, gradient)
 
 
 def closed_form(
@@ -156,7 +163,7 @@ def closed_form(
     if objective == "smdpo":
         weights = evaluation.policy * np.maximum(1.0 + step * evaluation.advantage, floor)
     elif objective == "mdpo":
-        exponent = step * evaluation.advantage
+        exponent = np.where(evaluation.policy > 0.0, step * evaluation.advantage, -np.inf)
         weights = evaluation.policy * np.exp(exponent - exponent.max(axis=1, keepdims=True))
     else:
         raise ValueError(f"{objective} has no closed form: its optimality condition is a non-linear system")

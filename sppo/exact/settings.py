@@ -37,7 +37,7 @@ for _name in ("smdpo", "mdpo", "trpo"):
         ("eta",),
         {"armijo": 0.0, "armijo_test": "regularized", "warm_start": 2.0, **_SEARCH},
     )
-    COMBINATIONS[_name, "constrained"] = (("delta",), {**_SEARCH, "first_step": 1e5})
+    COMBINATIONS[_name, "constrained"] = (("delta",), {**_SEARCH, "first_step": 1e5, "cutoff": 1e-15})
 
 _REASONS = {
     ("trpo", "closed_form"): "its optimality condition is a non-linear system; use fixed, line_search or constrained",
@@ -154,7 +154,7 @@ def _alpha(mdp: TabularMDP, objective: str, alpha: Any) -> float:
 
 def _search(method: str, settings: dict[str, Any]) -> Search:
     if method not in ("line_search", "constrained"):
-        return Search(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0)
+        return Search(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0)
     delta = float(settings.get("delta", 0.0))
     if method == "constrained" and not (math.isfinite(delta) and delta > 0.0):
         raise ValueError(f"delta must be positive and finite, not {delta}")
@@ -173,8 +173,11 @@ def _search(method: str, settings: dict[str, Any]) -> Search:
     if not (math.isfinite(warm_start) and warm_start >= 0.0):
         raise ValueError(f"warm_start must be a factor, or 0 for none, not {warm_start}")
     check_count("max_tries", tries)
+    cutoff = float(settings.get("cutoff", 0.0))
+    if not 0.0 <= cutoff < 1.0:
+        raise ValueError(f"cutoff must be in [0, 1), not {cutoff}")
     rule = _inner.TRUST_REGION if method == "constrained" else _ARMIJO_TESTS[test]
-    return Search(rule, first_step, delta, armijo, decay, warm_start, int(tries), 1e-16)
+    return Search(rule, first_step, delta, cutoff, armijo, decay, warm_start, int(tries), 1e-16)
 
 
 def check_count(name: str, value: Any) -> int:

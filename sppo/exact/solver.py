@@ -88,6 +88,7 @@ def solve(
     decay: float | None = None,
     max_tries: int | None = None,
     floor: float | None = None,
+    cutoff: float | None = None,
     initial_logits: npt.ArrayLike | None = None,
     certify: bool = False,
 ) -> Result:
@@ -116,6 +117,8 @@ def solve(
     :param decay: factor between trials (default 0.9)
     :param max_tries: trials before the step becomes 1e-16 (default 1000)
     :param floor: least factor of the closed-form sMDPO update (default 0, exact; the published runs used 1e-8)
+    :param cutoff: the trust region's pseudo-inverse drops directions of curvature below this times the largest
+        (default 1e-15, NumPy's ``pinv``; 0 for none)
     :param initial_logits: θ_0
     :param certify: also record ℓ_t(θ_{t+1}) (smdpo and mdpo with an η); slower
     """
@@ -124,7 +127,7 @@ def solve(
     given = {
         "eta": eta, "alpha": alpha, "delta": delta, "epsilon": epsilon, "armijo": armijo,
         "armijo_test": armijo_test, "first_step": first_step, "warm_start": warm_start, "decay": decay,
-        "max_tries": max_tries, "floor": floor,
+        "max_tries": max_tries, "floor": floor, "cutoff": cutoff,
     }  # fmt: skip
     if isinstance(objective, FMA):
         return _solve_general(mdp, objective, method, iterations, inner_steps, given, initial_logits, certify)
