@@ -14,6 +14,7 @@ from collections.abc import Sequence
 COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("sppo.report.command", "figures, tables and HTML of a study's records"),
     "compare": ("sppo.report.compare", "compare the algorithms in any TensorBoard log directory"),
+    "figures": ("sppo.figures.command", "the paper's exact experiments: figures with their data"),
 }
 
 

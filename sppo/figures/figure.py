@@ -8,7 +8,6 @@ be redrawn from its committed CSV files.
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,9 +90,3 @@ def stack(rows: Sequence[Mapping[str, Any]]) -> dict[str, npt.NDArray[Any]]:
     if not rows:
         raise ValueError("a table needs at least one row")
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
-
-
-def power_label(value: float) -> str:
-    """``2^-3`` for powers of two (in mathtext), the plain number otherwise."""
-    exponent = math.log2(value) if value > 0 else math.nan
-    return f"$2^{{{round(exponent)}}}$" if exponent == round(exponent) else f"{value:g}"

@@ -1,0 +1,84 @@
+"""``python -m sppo figures NAME [--quick] [--out DIR]``: tables as CSV, picture as PNG and PDF."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sppo.figures.figure import Figure, Tables, read_table, write_table
+
+#: Modules with ``FIGURES``, in the order in which ``all`` makes them.
+MODULES = ("tabular", "ablation", "per_state")
+
+
+def all_figures() -> dict[str, Figure]:
+    """Every figure by name."""
+    figures: dict[str, Figure] = {}
+    for module in MODULES:
+        figures.update(importlib.import_module(f"sppo.figures.{module}").FIGURES)
+    return figures
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise SystemExit('figures need matplotlib: pip install "sppo[plot]"') from error
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def save(figure: Figure, tables: Tables, out: Path) -> None:
+    """Write ``out/NAME.png``, ``out/NAME.pdf`` and one ``out/NAME-TABLE.csv`` per table."""
+    plt = _pyplot()
+    out.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        write_table(table, out / f"{figure.name}-{name}.csv")
+    picture = figure.draw(tables)
+    metadata = {"Title": figure.title}
+    picture.savefig(out / f"{figure.name}.png", dpi=150, metadata=metadata)
+    # a date in the file would make every run a different file
+    picture.savefig(out / f"{figure.name}.pdf", metadata={**metadata, "CreationDate": None})
+    plt.close(picture)
+
+
+def load(figure: Figure, out: Path) -> Tables:
+    """The tables that :func:`save` wrote."""
+    prefix = f"{figure.name}-"
+    paths = sorted(out.glob(f"{prefix}*.csv"))
+    if not paths:
+        raise SystemExit(f"no tables of {figure.name} in {out}: run without --redraw first")
+    return {path.stem.removeprefix(prefix): read_table(path) for path in paths}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make the figures asked for; returns the exit code."""
+    figures = all_figures()
+    listing = "\n".join(f"  {name:<24} {figure.title}" for name, figure in figures.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m sppo figures",
+        description="The figures of the exact experiments: PNG, PDF, and the data as CSV.",
+        epilog=f"figures:\n{listing}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", choices=[*figures, "all"], metavar="NAME", help="one of the figures below, or 'all'")
+    parser.add_argument("--quick", action="store_true", help="smaller grids and fewer iterations")
+    parser.add_argument("--out", type=Path, default=Path("figures"), help="directory to write to (%(default)s)")
+    parser.add_argument("--redraw", action="store_true", help="draw again from the CSV files in --out")
+    parser.add_argument("--no-progress", action="store_true", help="no progress bars")
+    args = parser.parse_args(argv)
+    _pyplot()
+    for name in figures if args.name == "all" else [args.name]:
+        begun = time.perf_counter()
+        figure = figures[name]
+        tables = load(figure, args.out) if args.redraw else figure.compute(args.quick, not args.no_progress)
+        save(figure, tables, args.out)
+        print(f"{name}: {args.out / name}.png ({time.perf_counter() - begun:.1f} s)", file=sys.stderr)
+    return 0

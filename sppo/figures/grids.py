@@ -1,0 +1,93 @@
+"""The paper's hyper-parameter grids, and sweeps over them shared between figures of one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sppo.exact import SweepResult, TabularMDP, cliff_world, deep_sea_treasure, sweep
+
+OBJECTIVES = ("smdpo", "mdpo", "trpo")
+LABELS = {"smdpo": "sMDPO", "mdpo": "MDPO", "trpo": "TRPO", "ppo": "PPO"}
+COLORS = {"smdpo": "tab:blue", "mdpo": "tab:red", "trpo": "tab:green", "ppo": "tab:orange"}
+ENVIRONMENTS = {"cliffworld": cliff_world, "deepseatreasure": deep_sea_treasure}
+TITLES = {"cliffworld": "CliffWorld", "deepseatreasure": "DeepSeaTreasure"}
+
+
+@dataclass(frozen=True)
+class Grids:
+    """What is swept for one environment."""
+
+    iterations: int
+    inner_steps: tuple[int, ...]
+    eta: tuple[float, ...]
+    alpha: tuple[float, ...]
+    epsilon: tuple[float, ...]
+    armijo: tuple[float, ...]
+    delta: tuple[float, ...]
+
+
+def powers(first: int, last: int, step: int = 1) -> tuple[float, ...]:
+    """2^first, ..., 2^last."""
+    return tuple(2.0**k for k in range(first, last + 1, step))
+
+
+def grids(environment: str, quick: bool) -> Grids:
+    """Appendix E's grids; with ``quick`` every few points of them, and fewer iterations."""
+    cliff = environment == "cliffworld"
+    top = 3 if cliff else -2
+    if quick:
+        return Grids(
+            300 if cliff else 100, (1, 10, 100), powers(-13, -1, 3), powers(-12, top, 3), (0.01, 0.2, 0.5, 0.9),
+            (0.0, 0.5), powers(-24, -2, 4),
+        )  # fmt: skip
+    return Grids(
+        2000 if cliff else 200,
+        (1, 10, 100, 1000),
+        powers(-13, -1),
+        powers(-13, top),
+        (0.01, *(k / 10 for k in range(1, 10)), 0.99),
+        (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99),
+        powers(-24, -2, 2),
+    )
+
+
+@cache
+def environment(name: str) -> TabularMDP:
+    """The MDP, made once."""
+    return ENVIRONMENTS[name]()
+
+
+@cache
+def swept(
+    name: str, objective: str, method: str, inner_steps: int, quick: bool, progress: bool, armijo_test: str = ""
+) -> SweepResult:
+    """The paper's sweep of one objective and method at one number of inner steps."""
+    g = grids(name, quick)
+    axes: dict[str, Any] = {
+        "fixed": {"epsilon": list(g.epsilon)} if objective == "ppo" else {"eta": list(g.eta)},
+        "line_search": {"eta": list(g.eta), "armijo": list(g.armijo)},
+        "constrained": {"delta": list(g.delta)},
+    }[method]
+    if method == "fixed":
+        axes["alpha"] = list(g.alpha)
+    if armijo_test:
+        axes["armijo_test"] = armijo_test
+    return sweep(
+        environment(name), objective, method, iterations=g.iterations, inner_steps=inner_steps, progress=progress,
+        **axes,
+    )  # fmt: skip
+
+
+def optimal_value(name: str) -> float:
+    """J*."""
+    return environment(name).optimal().value
+
+
+def thinned(iterations: int, points: int = 400) -> np.ndarray:
+    """At most about ``points`` of the iterations 0 ... iterations - 1, evenly spaced, first and last included."""
+    step = max(1, iterations // points)
+    return np.unique(np.append(np.arange(0, iterations, step), iterations - 1))

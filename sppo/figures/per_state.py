@@ -1,0 +1,106 @@
+"""How far the per-state step size gets, against the uniform theoretical one and the best tuned one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sppo.exact import TabularMDP, cliff_world, deep_sea_treasure, from_gymnasium, solve, sweep, theory
+from sppo.figures.figure import Figure, Table, Tables, stack, where
+from sppo.figures.grids import powers
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as MplFigure
+
+STYLES = {
+    "uniform": ("tab:gray", "uniform, theory"),
+    "per-state": ("tab:blue", "per state, theory"),
+    "tuned": ("tab:red", "uniform, tuned"),
+}
+TUNING_ITERATIONS = 2000
+
+
+def _problems() -> dict[str, TabularMDP]:
+    return {
+        "CliffWorld": cliff_world(),
+        "DeepSeaTreasure": deep_sea_treasure(),
+        "FrozenLake 8x8": from_gymnasium("FrozenLake8x8-v1", gamma=0.99),
+    }
+
+
+def _tuned(mdp: TabularMDP, quick: bool, progress: bool) -> float:
+    """The η = 2^k of best J after 2000 iterations of closed-form sMDPO; among equals the fastest."""
+    etas = list(powers(-13, 13, 4 if quick else 1))
+    result = sweep(
+        mdp, "smdpo", "closed_form", iterations=TUNING_ITERATIONS, eta=etas, keep_curves=True, progress=progress
+    )  # fmt: skip
+    assert result.curves is not None
+    best = result.final >= result.final.max() - 1e-9
+    return float(np.array(etas)[best][result.curves[best].mean(axis=1).argmax()])
+
+
+def compute(quick: bool, progress: bool) -> dict[str, Table]:
+    """``curves`` of closed-form sMDPO with each step size, and a ``summary`` of when they arrive."""
+    iterations = 5_000 if quick else 100_000
+    curves, summary = [], []
+    for name, mdp in _problems().items():
+        optimum = mdp.optimal().value
+        uniform = theory.softmax_step_size(mdp)
+        tuned = _tuned(mdp, quick, progress)
+        steps: dict[str, float | str] = {"uniform": uniform, "per-state": "per-state", "tuned": tuned}
+        start = mdp.evaluate(np.full(mdp.reward.shape, 1.0 / mdp.n_actions))
+        for kind, eta in steps.items():
+            result = solve(mdp, "smdpo", "closed_form", iterations=iterations, eta=eta)
+            at_start = theory.per_state_step_size(mdp, start)
+            # a fraction of the way from the uniform policy's value to the optimum
+            gap = (optimum - result.values) / (optimum - result.values[0])
+            arrival = {f"iterations_to_{share}": _first(gap <= 1.0 - share / 100) for share in (50, 90, 99)}
+            summary.append({
+                "environment": name, "step": kind,
+                "eta_first": float(at_start.min()) if kind == "per-state" else float(eta),
+                "eta_first_largest": float(at_start[start.occupancy > 0].max()) if kind == "per-state" else float(eta),
+                "value_at_2000": result.values[min(TUNING_ITERATIONS, iterations) - 1],
+                "final_value": result.values[-1], "optimal_value": optimum, **arrival,
+                "monotone": bool(np.all(np.diff(result.values) >= -1e-9)),
+            })  # fmt: skip
+            at = np.unique(np.geomspace(1, iterations, 300).astype(int)) - 1
+            curves += [
+                {"environment": name, "step": kind, "iteration": t, "value": result.values[t]} for t in at.tolist()
+            ]
+    return {"curves": stack(curves), "summary": stack(summary)}
+
+
+def _first(reached: np.ndarray) -> int:
+    """The first iteration at which ``reached`` holds, or -1."""
+    return int(reached.argmax()) if reached.any() else -1
+
+
+def draw(tables: Tables) -> MplFigure:
+    """One panel per environment, iterations on a logarithmic axis."""
+    import matplotlib.pyplot as plt
+
+    names = list(dict.fromkeys(np.asarray(tables["summary"]["environment"]).tolist()))
+    figure, panels = plt.subplots(1, len(names), figsize=(4.3 * len(names), 4))
+    for axes, name in zip(panels, names, strict=True):
+        summary = where(tables["summary"], environment=name)
+        optimum = float(summary["optimal_value"][0])
+        for kind, (color, label) in STYLES.items():
+            part = where(tables["curves"], environment=name, step=kind)
+            eta = float(where(summary, step=kind)["eta_first"][0])
+            detail = "" if kind == "per-state" else rf" ($\eta$ = {eta:.2g})"
+            axes.plot(part["iteration"] + 1, part["value"], color=color, label=label + detail)
+        axes.axhline(optimum, color="black", linewidth=0.8, linestyle="--")
+        axes.set_xscale("log")
+        axes.set_ylim(-0.1 * optimum, 1.08 * optimum)
+        axes.set_xlabel("iteration + 1")
+        axes.set_title(name)
+        axes.legend(fontsize=8, loc="upper left")
+    panels[0].set_ylabel(r"$J(\pi_t)$, closed-form sMDPO")
+    figure.tight_layout()
+    return figure
+
+
+FIGURES = {
+    "per_state": Figure("per_state", "per-state, uniform and tuned step sizes of closed-form sMDPO", compute, draw)
+}
