@@ -217,11 +217,12 @@ def measure(
                 gain = gain + w * load(packets.advantage, at)
                 moved = moved + (load(packets.p_old, at) if objective == TRPO else w) * u
         shift = (top - load(packets.old_normaliser, k * WIDTH)) + log(mass)
-        if objective != SMDPO:
-            gain = gain / mass
         divergence = shift - moved
-        if objective == MDPO:
-            divergence = moved / mass - shift
+        if objective != SMDPO:
+            scale = 1.0 / mass
+            gain = gain * scale
+            if objective == MDPO:
+                divergence = moved * scale - shift
         occupancy = load(packets.occupancy, k * WIDTH)
         gains = gains + occupancy * gain
         weighted = occupancy * divergence

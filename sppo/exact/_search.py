@@ -54,6 +54,8 @@ def search_steps(
     size = vectors * actions * WIDTH
     trust = search.rule == TRUST_REGION
     accepted = 0.0
+    present = 0.0
+    value = 0.0
     for i in range(steps):
         alpha = search.first_step
         slope = 0.0
@@ -75,9 +77,10 @@ def search_steps(
             slope *= search.armijo
             if i > 0 and search.warm_start > 0.0:
                 alpha = min(search.warm_start * accepted, LARGEST_STEP)
-        present = 0.0
-        for attempt in range(search.tries + 2):
-            # attempt 0 measures where we stand; the last one is the fallback, taken whatever it gives
+        step = 0.0
+        # attempt 0 measures where the first step begins, later ones begin where the last one was measured;
+        # the last attempt is the fallback, taken whatever it gives
+        for attempt in range(0 if i == 0 else 1, search.tries + 2):
             step = 0.0 if attempt == 0 else (alpha if attempt <= search.tries else search.fallback)
             gain, divergence, regularized = measure(objective, step, packets, actions, n)
             value = regularized if search.rule == ARMIJO else gain
@@ -89,6 +92,7 @@ def search_steps(
                 break
             else:
                 alpha *= search.decay
+        present = value
         moved = False
         for at in range(0, size, WIDTH):
             x = load(packets.logits, at)

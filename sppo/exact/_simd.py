@@ -4,7 +4,7 @@ The inner loops of the solvers are a few exponentials and multiplications per st
 states. Left to itself LLVM vectorises such short loops badly, and the C library's ``exp`` not at all. A
 ``Vector`` holds one number of eight states; ``+ - * /`` work lane by lane, on machines with narrower
 registers as several instructions. ``exp`` and ``log`` are branch-free arithmetic on the bits of a double,
-accurate to about 1.5 units in the last place (a test compares them with NumPy).
+accurate to within two units in the last place (a test compares them with NumPy).
 
 Inside compiled code only: a Vector never reaches Python.
 """
@@ -189,9 +189,8 @@ _ROUND = 6755399441055744.0
 #: ln 2 in two parts; the high part has trailing zeros, so that k * _LN2_HIGH is exact.
 _LN2_HIGH = 6.93147180369123816490e-01
 _LN2_LOW = 1.90821492927058770002e-10
-#: Below this exp returns 0: products of smaller numbers would be subnormal, which is slow and worth nothing.
-_EXP_UNDERFLOW = -690.0
-_EXP_OVERFLOW = 690.0
+#: exp goes no lower: products of smaller numbers would be subnormal, which is slow and worth nothing.
+_LOWEST_EXPONENT = -690.0
 _ONE_BITS = 0x3FF0000000000000
 _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
 _MANTISSA_MASK = 0x000FFFFFFFFFFFFF
@@ -212,29 +211,44 @@ def _polynomial(builder: Any, x: Any, coefficients: list[float]) -> Any:
     return terms[0]
 
 
+#: e^r on |r| ≤ ln(2)/2: coefficients of the interpolation at 12 Chebyshev points, computed in rational
+#: arithmetic; the remainder is below 5e-18.
+_EXP_COEFFICIENTS = [
+    1.0,
+    1.0,
+    0.5000000000000019,
+    0.1666666666666668,
+    0.04166666666648666,
+    0.00833333333331949,
+    0.0013888888952696516,
+    0.00019841269890340666,
+    2.4801485074105115e-05,
+    2.7557240604663896e-06,
+    2.763279054211718e-07,
+    2.511015364692893e-08,
+]
+
+
 @intrinsic
 def exp(typingctx: Any, x: Any) -> Any:
-    """e^x lane by lane; 0 below -690 (also for -inf), capped above 690.
+    """e^x lane by lane for x ≤ 700; below -690 it stays at e^-690 (5e-300), also for -inf.
 
-    e^x = 2^k e^r with k = round(x / ln 2), |r| ≤ ln(2)/2, and e^r by its Taylor polynomial of degree 13
-    (remainder below 5e-18).
+    e^x = 2^k e^r with k = round(x / ln 2) and |r| ≤ ln(2)/2, e^r by a polynomial.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        underflow, overflow = _doubles(_EXP_UNDERFLOW), _doubles(_EXP_OVERFLOW)
-        x = _select("<")(builder, args[0], overflow, args[0], overflow)
-        x = _select(">")(builder, x, underflow, x, underflow)
+        lowest = _doubles(_LOWEST_EXPONENT)
+        x = _select(">")(builder, args[0], lowest, args[0], lowest)
         shifted = builder.fadd(
             builder.fmul(x, _doubles(1.0 / math.log(2.0)), flags=_FUSE), _doubles(_ROUND), flags=_FUSE
         )
         k = builder.fsub(shifted, _doubles(_ROUND))
         r = builder.fsub(x, builder.fmul(k, _doubles(_LN2_HIGH), flags=_FUSE), flags=_FUSE)
         r = builder.fsub(r, builder.fmul(k, _doubles(_LN2_LOW), flags=_FUSE), flags=_FUSE)
-        polynomial = _polynomial(builder, r, [1.0 / math.factorial(k) for k in range(14)])
+        polynomial = _polynomial(builder, r, _EXP_COEFFICIENTS)
         exponent = builder.shl(builder.bitcast(shifted, _INTEGERS), _integers(52))
         scale = builder.bitcast(builder.add(exponent, _integers(_ONE_BITS)), _DOUBLES)
-        result = builder.fmul(polynomial, scale)
-        return _select(">")(builder, args[0], underflow, result, _doubles(0.0))
+        return builder.fmul(polynomial, scale)
 
     return VECTOR(VECTOR), codegen
 
