@@ -1,7 +1,7 @@
 """The inner loop of Algorithm 1, compiled: gradients, line searches and trust-region steps.
 
 Layout: *packets* of eight states. The states whose action matters are copied side by side, action by action
-(flat index ``(packet · A + a) · 8 + lane``), and every operation below works on eight of them at once. A state
+(column ``(packet · A + a) · 8 + lane``), and every operation below works on eight of them at once. A state
 of zero occupancy or of zero advantage has a gradient of exactly zero for every objective; it gets no lane.
 Spare lanes of the last packet have weight zero.
 
@@ -27,18 +27,17 @@ FIXED_POINT_PERIOD = 16
 LARGEST_LOG_RATIO = 600.0
 
 
-class Packets(NamedTuple):
-    """Workspace: flat arrays, first those with one number per state and action, then one per state."""
+#: Rows of ``Packets.pair``: one number per state and action; the last two are scratch.
+LOGITS, OLD, P_OLD, ADVANTAGE, STEP, WEIGHT, FACTOR = range(7)
+#: Rows of ``Packets.single``: one number per state. The normaliser is lse(θ_t).
+OCCUPANCY, INV_ETA, NORMALISER = range(3)
 
-    logits: Array
-    old: Array
-    p_old: Array
-    advantage: Array
-    step: Array
-    weight: Array
-    occupancy: Array
-    inv_eta: Array
-    old_normaliser: Array
+
+class Packets(NamedTuple):
+    """Workspace: matrices with a row per quantity, and which state each lane holds."""
+
+    pair: Array
+    single: Array
     states: IntArray
 
 
@@ -46,12 +45,7 @@ def new_packets(states: int, actions: int) -> Packets:
     """An empty workspace with room for every state of an MDP."""
     lanes = (states + WIDTH - 1) // WIDTH * WIDTH
     return Packets(
-        *(np.zeros(lanes * actions) for _ in range(5)),
-        weight=np.zeros(2 * actions * WIDTH),
-        occupancy=np.zeros(lanes),
-        inv_eta=np.zeros(lanes),
-        old_normaliser=np.zeros(lanes),
-        states=np.zeros(lanes, dtype=np.int64),
+        np.zeros((FACTOR + 1, lanes * actions)), np.zeros((NORMALISER + 1, lanes)), np.zeros(lanes, dtype=np.int64)
     )
 
 
@@ -69,33 +63,33 @@ def gather(
         if not matters or not occupancy[s] > 0.0:
             continue
         packets.states[n] = s
-        packets.occupancy[n] = occupancy[s]
-        packets.inv_eta[n] = inv_eta[s]
+        packets.single[OCCUPANCY, n] = occupancy[s]
+        packets.single[INV_ETA, n] = inv_eta[s]
         for a in range(actions):
             flat = (n // WIDTH * actions + a) * WIDTH + n % WIDTH
-            packets.old[flat] = logits[s, a]
-            packets.advantage[flat] = advantage[s, a]
+            packets.pair[OLD, flat] = logits[s, a]
+            packets.pair[ADVANTAGE, flat] = advantage[s, a]
         n += 1
     for spare in range(n, (n + WIDTH - 1) // WIDTH * WIDTH):
-        packets.occupancy[spare] = 0.0
-        packets.inv_eta[spare] = 0.0
+        packets.single[OCCUPANCY, spare] = 0.0
+        packets.single[INV_ETA, spare] = 0.0
         for a in range(actions):
             flat = (spare // WIDTH * actions + a) * WIDTH + spare % WIDTH
-            packets.old[flat] = 0.0
-            packets.advantage[flat] = 0.0
+            packets.pair[OLD, flat] = 0.0
+            packets.pair[ADVANTAGE, flat] = 0.0
     for k in range((n + WIDTH - 1) // WIDTH):
         base = k * actions * WIDTH
-        top = load(packets.old, base)
+        top = load(packets.pair, OLD, base)
         for a in range(1, actions):
-            top = maximum(top, load(packets.old, base + a * WIDTH))
+            top = maximum(top, load(packets.pair, OLD, base + a * WIDTH))
         mass = splat(0.0)
         for a in range(actions):
-            mass = mass + exp(load(packets.old, base + a * WIDTH) - top)
-        store(packets.old_normaliser, k * WIDTH, top + log(mass))
+            mass = mass + exp(load(packets.pair, OLD, base + a * WIDTH) - top)
+        store(packets.single, NORMALISER, k * WIDTH, top + log(mass))
         for a in range(actions):
-            x = load(packets.old, base + a * WIDTH)
-            store(packets.logits, base + a * WIDTH, x)
-            store(packets.p_old, base + a * WIDTH, exp(x - top) / mass)
+            x = load(packets.pair, OLD, base + a * WIDTH)
+            store(packets.pair, LOGITS, base + a * WIDTH, x)
+            store(packets.pair, P_OLD, base + a * WIDTH, exp(x - top) / mass)
     return n
 
 
@@ -107,57 +101,57 @@ def scatter(packets: Packets, n: int, logits: Array) -> bool:
     for i in range(n):
         s = packets.states[i]
         for a in range(actions):
-            x = packets.logits[(i // WIDTH * actions + a) * WIDTH + i % WIDTH]
+            x = packets.pair[LOGITS, (i // WIDTH * actions + a) * WIDTH + i % WIDTH]
             changed |= logits[s, a] != x
             logits[s, a] = x
     return changed
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def packet_gradient(objective: int, epsilon: float, packets: Packets, actions: int, k: int) -> None:
     """step = ∇_θ (J - C/η) of packet ``k``; formulas in :mod:`sppo.exact.objectives`."""
     base = k * actions * WIDTH
-    occupancy = load(packets.occupancy, k * WIDTH)
-    inv_eta = load(packets.inv_eta, k * WIDTH)
+    occupancy = load(packets.single, OCCUPANCY, k * WIDTH)
+    inv_eta = load(packets.single, INV_ETA, k * WIDTH)
     zero = splat(0.0)
-    top = load(packets.logits, base)
+    top = load(packets.pair, LOGITS, base)
     for a in range(1, actions):
-        top = maximum(top, load(packets.logits, base + a * WIDTH))
+        top = maximum(top, load(packets.pair, LOGITS, base + a * WIDTH))
     mass = zero
     for a in range(actions):
-        w = exp(load(packets.logits, base + a * WIDTH) - top)
-        store(packets.weight, a * WIDTH, w)
+        w = exp(load(packets.pair, LOGITS, base + a * WIDTH) - top)
+        store(packets.pair, WEIGHT, base + a * WIDTH, w)
         mass = mass + w
     scale = 1.0 / mass
     if objective == SMDPO:
         for a in range(actions):
             at = base + a * WIDTH
-            p_old = load(packets.p_old, at)
-            pull = inv_eta * (p_old - load(packets.weight, a * WIDTH) * scale)
-            store(packets.step, at, occupancy * (p_old * load(packets.advantage, at) + pull))
+            p_old = load(packets.pair, P_OLD, at)
+            pull = inv_eta * (p_old - load(packets.pair, WEIGHT, base + a * WIDTH) * scale)
+            store(packets.pair, STEP, at, occupancy * (p_old * load(packets.pair, ADVANTAGE, at) + pull))
         return
     mean = zero
     for a in range(actions):
         at = base + a * WIDTH
-        p = load(packets.weight, a * WIDTH) * scale
-        store(packets.weight, a * WIDTH, p)
-        f = load(packets.advantage, at)
+        p = load(packets.pair, WEIGHT, base + a * WIDTH) * scale
+        store(packets.pair, WEIGHT, base + a * WIDTH, p)
+        f = load(packets.pair, ADVANTAGE, at)
         if objective == MDPO:
-            f = f - (load(packets.logits, at) - load(packets.old, at)) * inv_eta
+            f = f - (load(packets.pair, LOGITS, at) - load(packets.pair, OLD, at)) * inv_eta
         elif objective == PPO:
-            p_old = load(packets.p_old, at)
+            p_old = load(packets.pair, P_OLD, at)
             gain = where_less(zero, f, where_less(p, (1.0 + epsilon) * p_old, f, zero), zero)
             loss = where_less(f, zero, where_less((1.0 - epsilon) * p_old, p, f, zero), zero)
             f = gain + loss
-        store(packets.step, at, f)
+        store(packets.pair, STEP, at, f)
         mean = mean + p * f
     for a in range(actions):
         at = base + a * WIDTH
-        p = load(packets.weight, a * WIDTH)
-        f = p * (load(packets.step, at) - mean)
+        p = load(packets.pair, WEIGHT, base + a * WIDTH)
+        f = p * (load(packets.pair, STEP, at) - mean)
         if objective == TRPO:
-            f = f + inv_eta * (load(packets.p_old, at) - p)
-        store(packets.step, at, occupancy * f)
+            f = f + inv_eta * (load(packets.pair, P_OLD, at) - p)
+        store(packets.pair, STEP, at, occupancy * f)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -174,9 +168,9 @@ def fixed_steps(
             moved = i % FIXED_POINT_PERIOD != 0
             for a in range(actions):
                 at = (k * actions + a) * WIDTH
-                x = load(packets.logits, at)
-                new = x + alpha * load(packets.step, at)
-                store(packets.logits, at, new)
+                x = load(packets.pair, LOGITS, at)
+                new = x + alpha * load(packets.pair, STEP, at)
+                store(packets.pair, LOGITS, at, new)
                 moved = moved or differs(x, new)
             if not moved:
                 break
@@ -196,38 +190,38 @@ def measure(
     penalties = splat(0.0)
     for k in range((n + WIDTH - 1) // WIDTH):
         base = k * actions * WIDTH
-        top = load(packets.logits, base) + alpha * load(packets.step, base)
+        top = load(packets.pair, LOGITS, base) + alpha * load(packets.pair, STEP, base)
         for a in range(1, actions):
             at = base + a * WIDTH
-            top = maximum(top, load(packets.logits, at) + alpha * load(packets.step, at))
+            top = maximum(top, load(packets.pair, LOGITS, at) + alpha * load(packets.pair, STEP, at))
         mass = splat(0.0)
         gain = splat(0.0)
         moved = splat(0.0)
         for a in range(actions):
             at = base + a * WIDTH
-            x = load(packets.logits, at) + alpha * load(packets.step, at)
+            x = load(packets.pair, LOGITS, at) + alpha * load(packets.pair, STEP, at)
             w = exp(x - top)
             mass = mass + w
-            u = x - load(packets.old, at)
+            u = x - load(packets.pair, OLD, at)
             if objective == SMDPO:
-                pu = load(packets.p_old, at) * u
+                pu = load(packets.pair, P_OLD, at) * u
                 moved = moved + pu
-                gain = gain + pu * load(packets.advantage, at)
+                gain = gain + pu * load(packets.pair, ADVANTAGE, at)
             else:
-                gain = gain + w * load(packets.advantage, at)
-                moved = moved + (load(packets.p_old, at) if objective == TRPO else w) * u
-        shift = (top - load(packets.old_normaliser, k * WIDTH)) + log(mass)
+                gain = gain + w * load(packets.pair, ADVANTAGE, at)
+                moved = moved + (load(packets.pair, P_OLD, at) if objective == TRPO else w) * u
+        shift = (top - load(packets.single, NORMALISER, k * WIDTH)) + log(mass)
         divergence = shift - moved
         if objective != SMDPO:
             scale = 1.0 / mass
             gain = gain * scale
             if objective == MDPO:
                 divergence = moved * scale - shift
-        occupancy = load(packets.occupancy, k * WIDTH)
+        occupancy = load(packets.single, OCCUPANCY, k * WIDTH)
         gains = gains + occupancy * gain
         weighted = occupancy * divergence
         divergences = divergences + weighted
-        penalties = penalties + load(packets.inv_eta, k * WIDTH) * weighted
+        penalties = penalties + load(packets.single, INV_ETA, k * WIDTH) * weighted
     gain_total = total(gains)
     return gain_total, total(divergences), gain_total - total(penalties)
 
@@ -241,23 +235,23 @@ def largest_curvature(packets: Packets, actions: int, n: int) -> float:
     largest = splat(0.0)
     for k in range((n + WIDTH - 1) // WIDTH):
         base = k * actions * WIDTH
-        first = load(packets.logits, base)
+        first = load(packets.pair, LOGITS, base)
         second = splat(-1e308)
         for a in range(1, actions):
-            x = load(packets.logits, base + a * WIDTH)
+            x = load(packets.pair, LOGITS, base + a * WIDTH)
             second = maximum(second, where_less(first, x, first, x))
             first = maximum(first, x)
         mass = splat(0.0)
         for a in range(actions):
-            mass = mass + exp(load(packets.logits, base + a * WIDTH) - first)
+            mass = mass + exp(load(packets.pair, LOGITS, base + a * WIDTH) - first)
         p = 1.0 / mass
         q = exp(second - first) * p
         eigenvalue = 0.5 * (p + q - (p - q) * (p - q))
-        largest = maximum(largest, load(packets.occupancy, k * WIDTH) * eigenvalue)
-    store(packets.weight, 0, largest)
+        largest = maximum(largest, load(packets.single, OCCUPANCY, k * WIDTH) * eigenvalue)
+    store(packets.pair, WEIGHT, 0, largest)
     result = 0.0
     for i in range(WIDTH):
-        result = max(result, packets.weight[i])
+        result = max(result, packets.pair[WEIGHT, i])
     return result
 
 
@@ -271,27 +265,27 @@ def packet_direction(objective: int, smallest: float, packets: Packets, actions:
     MDPO) below ``smallest`` belongs to the numerical null space: its s is zero.
     """
     base = k * actions * WIDTH
-    occupancy = load(packets.occupancy, k * WIDTH)
+    occupancy = load(packets.single, OCCUPANCY, k * WIDTH)
     zero = splat(0.0)
     one = splat(1.0)
     least = splat(smallest)
     largest = splat(LARGEST_LOG_RATIO)
-    top = load(packets.logits, base)
+    top = load(packets.pair, LOGITS, base)
     for a in range(1, actions):
-        top = maximum(top, load(packets.logits, base + a * WIDTH))
+        top = maximum(top, load(packets.pair, LOGITS, base + a * WIDTH))
     mass = zero
     mean = zero
     moved = zero
     for a in range(actions):
         at = base + a * WIDTH
-        x = load(packets.logits, at)
+        x = load(packets.pair, LOGITS, at)
         w = exp(x - top)
-        store(packets.weight, a * WIDTH, w)
+        store(packets.pair, WEIGHT, base + a * WIDTH, w)
         mass = mass + w
-        mean = mean + w * load(packets.advantage, at)
-        moved = moved + w * (x - load(packets.old, at))
+        mean = mean + w * load(packets.pair, ADVANTAGE, at)
+        moved = moved + w * (x - load(packets.pair, OLD, at))
     mean = mean / mass
-    shift = (top - load(packets.old_normaliser, k * WIDTH)) + log(mass)
+    shift = (top - load(packets.single, NORMALISER, k * WIDTH)) + log(mass)
     divergence = moved / mass - shift
     # 1/τ, or 0 for the numerical null space, in the second half of the scratch array
     numerator = zero
@@ -299,39 +293,39 @@ def packet_direction(objective: int, smallest: float, packets: Packets, actions:
     count = zero
     for a in range(actions):
         at = base + a * WIDTH
-        w = load(packets.weight, a * WIDTH)
+        w = load(packets.pair, WEIGHT, base + a * WIDTH)
         tau = one
         if objective == MDPO:
-            tau = load(packets.logits, at) - load(packets.old, at) - shift - divergence + 1.0
+            tau = load(packets.pair, LOGITS, at) - load(packets.pair, OLD, at) - shift - divergence + 1.0
         size = occupancy * w / mass * where_less(tau, zero, zero - tau, tau)
         factor = where_less(least, size, one / tau, zero)
-        store(packets.weight, (actions + a) * WIDTH, factor)
-        numerator = numerator + w * factor * (load(packets.advantage, at) - mean)
+        store(packets.pair, FACTOR, base + a * WIDTH, factor)
+        numerator = numerator + w * factor * (load(packets.pair, ADVANTAGE, at) - mean)
         denominator = denominator + w * factor
         count = count + where_less(least, size, one, zero)
     offset = where_less(zero, denominator * denominator, numerator / denominator, zero)
     average = zero
     for a in range(actions):
         at = base + a * WIDTH
-        s = load(packets.advantage, at)
+        s = load(packets.pair, ADVANTAGE, at)
         if objective == SMDPO:
-            log_ratio = shift - (load(packets.logits, at) - load(packets.old, at))
+            log_ratio = shift - (load(packets.pair, LOGITS, at) - load(packets.pair, OLD, at))
             s = s * exp(where_less(log_ratio, largest, log_ratio, largest))
         elif objective == MDPO:
             s = s - mean - offset
-        s = s * load(packets.weight, (actions + a) * WIDTH)
-        store(packets.step, at, s)
+        s = s * load(packets.pair, FACTOR, base + a * WIDTH)
+        store(packets.pair, STEP, at, s)
         average = average + s
     average = average / maximum(count, one)
     slope = zero
     for a in range(actions):
         at = base + a * WIDTH
-        factor = load(packets.weight, (actions + a) * WIDTH)
-        s = where_less(zero, factor * factor, load(packets.step, at) - average, zero)
-        store(packets.step, at, s)
-        advantage = load(packets.advantage, at)
+        factor = load(packets.pair, FACTOR, base + a * WIDTH)
+        s = where_less(zero, factor * factor, load(packets.pair, STEP, at) - average, zero)
+        store(packets.pair, STEP, at, s)
+        advantage = load(packets.pair, ADVANTAGE, at)
         if objective == SMDPO:
-            slope = slope + load(packets.p_old, at) * advantage * s
+            slope = slope + load(packets.pair, P_OLD, at) * advantage * s
         else:
-            slope = slope + load(packets.weight, a * WIDTH) / mass * (advantage - mean) * s
+            slope = slope + load(packets.pair, WEIGHT, base + a * WIDTH) / mass * (advantage - mean) * s
     return total(occupancy * slope)

@@ -9,6 +9,10 @@ from numba import njit
 
 from sppo.exact._inner import (
     ARMIJO,
+    LOGITS,
+    SMDPO,
+    STEP,
+    TRPO,
     TRUST_REGION,
     Packets,
     largest_curvature,
@@ -39,6 +43,48 @@ class Search(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def find_step(
+    objective: int, search: Search, alpha: float, slope: float, present: float, guess: int, packets: Packets,
+    actions: int, n: int,
+) -> tuple[float, float, int]:  # fmt: skip
+    """The first accepted of α, α·decay, α·decay², ...: (step, value there, its index).
+
+    Found by walking down, or, where the accepted steps are known to be an interval from zero, by bisection from
+    ``guess``. They are for sMDPO (J is linear and C convex in θ) and for TRPO's trust region (along s = A every
+    state's J increases, and C is convex).
+    """
+    trust = search.rule == TRUST_REGION
+    interval = objective == SMDPO or (objective == TRPO and trust)
+    accepted, value = search.fallback, present
+    # trials up to ``low`` are rejected; ``high`` is accepted, or one past the last
+    low, high, stride = -1, search.tries, 1
+    trial = guess if interval else 0
+    while high - low > 1:
+        step = alpha * search.decay**trial
+        gain, divergence, regularized = measure(objective, step, packets, actions, n)
+        new = regularized if search.rule == ARMIJO else gain
+        if (trust and new >= present and divergence <= search.delta) or (
+            not trust and new >= present + step * slope
+        ):
+            high, accepted, value = trial, step, new
+        else:
+            low = trial
+        if not interval:
+            trial = low + 1
+        elif high == search.tries:
+            trial = min(low + stride, high - 1)
+        elif low == -1:
+            trial = max(high - stride, 0)
+        else:
+            trial = (low + high) // 2
+        stride *= 2
+    if high == search.tries:
+        gain, divergence, regularized = measure(objective, accepted, packets, actions, n)
+        value = regularized if search.rule == ARMIJO else gain
+    return accepted, value, min(high, search.tries - 1)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def search_steps(
     objective: int, search: Search, steps: int, packets: Packets, actions: int, n: int, used: Array
 ) -> None:
@@ -53,9 +99,10 @@ def search_steps(
     vectors = (n + WIDTH - 1) // WIDTH
     size = vectors * actions * WIDTH
     trust = search.rule == TRUST_REGION
+    gain, _, regularized = measure(objective, 0.0, packets, actions, n)
+    present = regularized if search.rule == ARMIJO else gain
     accepted = 0.0
-    present = 0.0
-    value = 0.0
+    guess = 0
     for i in range(steps):
         alpha = search.first_step
         slope = 0.0
@@ -70,38 +117,23 @@ def search_steps(
             for k in range(vectors):
                 packet_gradient(objective, 0.0, packets, actions, k)
             for at in range(0, size, WIDTH):
-                squares = squares + load(packets.step, at) * load(packets.step, at)
-            slope = total(squares)
-            if slope == 0.0:
+                squares = squares + load(packets.pair, STEP, at) * load(packets.pair, STEP, at)
+            slope = search.armijo * total(squares)
+            if total(squares) == 0.0:
                 return
-            slope *= search.armijo
             if i > 0 and search.warm_start > 0.0:
                 alpha = min(search.warm_start * accepted, LARGEST_STEP)
-        step = 0.0
-        # attempt 0 measures where the first step begins, later ones begin where the last one was measured;
-        # the last attempt is the fallback, taken whatever it gives
-        for attempt in range(0 if i == 0 else 1, search.tries + 2):
-            step = 0.0 if attempt == 0 else (alpha if attempt <= search.tries else search.fallback)
-            gain, divergence, regularized = measure(objective, step, packets, actions, n)
-            value = regularized if search.rule == ARMIJO else gain
-            if attempt == 0:
-                present = value
-            elif (trust and value >= present and divergence <= search.delta) or (
-                not trust and value >= present + step * slope
-            ):
-                break
-            else:
-                alpha *= search.decay
-        present = value
+        accepted, present, guess = find_step(
+            objective, search, alpha, slope, present, guess, packets, actions, n
+        )  # fmt: skip
         moved = False
         for at in range(0, size, WIDTH):
-            x = load(packets.logits, at)
-            new = x + step * load(packets.step, at)
-            store(packets.logits, at, new)
-            moved = moved or differs(x, new)
-        accepted = step
+            x = load(packets.pair, LOGITS, at)
+            y = x + accepted * load(packets.pair, STEP, at)
+            store(packets.pair, LOGITS, at, y)
+            moved = moved or differs(x, y)
         if i < used.size:
-            used[i] = step
+            used[i] = accepted
         if trust and not moved:
             # a trust-region step depends on θ alone: every later one would be this one again
             return

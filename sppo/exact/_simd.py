@@ -91,33 +91,35 @@ for _operation, _instruction in (
     _register_arithmetic(_operation, _instruction)
 
 
-def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), ir.PointerType(_DOUBLES))
+def _address(context: Any, builder: Any, array_type: Any, array: Any, row: Any, column: Any) -> Any:
+    """Address of array[row, column] of a C-contiguous matrix."""
+    view = context.make_array(array_type)(context, builder, array)
+    index = builder.add(builder.mul(row, builder.extract_value(view.shape, 1)), column)
+    return builder.bitcast(builder.gep(view.data, [index]), ir.PointerType(_DOUBLES))
 
 
 @intrinsic
-def load(typingctx: Any, array: Any, index: Any) -> Any:
-    """``load(array, i)``: the eight numbers array[i], ..., array[i + 7] of a contiguous 1-D array."""
+def load(typingctx: Any, array: Any, row: Any, column: Any) -> Any:
+    """``load(x, i, j)``: the eight numbers x[i, j], ..., x[i, j + 7] of a C-contiguous matrix."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         instruction = builder.load(_address(context, builder, signature.args[0], *args))
         instruction.align = 8
         return instruction
 
-    return VECTOR(array, types.intp), codegen
+    return VECTOR(array, types.intp, types.intp), codegen
 
 
 @intrinsic
-def store(typingctx: Any, array: Any, index: Any, vector: Any) -> Any:
-    """``store(array, i, x)``: array[i : i + 8] = x."""
+def store(typingctx: Any, array: Any, row: Any, column: Any, vector: Any) -> Any:
+    """``store(x, i, j, v)``: x[i, j : j + 8] = v."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        instruction = builder.store(args[2], _address(context, builder, signature.args[0], args[0], args[1]))
+        instruction = builder.store(args[3], _address(context, builder, signature.args[0], *args[:3]))
         instruction.align = 8
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, VECTOR), codegen
+    return types.void(array, types.intp, types.intp, VECTOR), codegen
 
 
 @intrinsic
