@@ -1,8 +1,8 @@
 """The tabular experiments written the obvious way: loops over NumPy, one function per formula.
 
-The baseline of ``exact_speed.py``, and the independent implementation that the tests hold the compiled solvers
-against. It follows the paper's pseudo-code and tables step by step and nothing else: no closed forms for the
-trust-region direction, no skipped states, no shortcuts.
+The baseline of ``exact_speed.py``, and the independent implementation that the tests hold the compiled
+solvers against. It follows the paper's pseudo-code and tables step by step and nothing else: no closed forms
+for the trust-region direction, no skipped states, no shortcuts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def constraint(name: str, pi: Array, pi_t: Array, d: Array) -> float:
     return float((d * (pi_t * np.log(pi_t / pi)).sum(axis=1)).sum())
 
 
-def objective_gradient(name: str, pi: Array, pi_t: Array, adv: Array, d: Array, epsilon: float = 0.0) -> Array:
+def objective_gradient(
+    name: str, pi: Array, pi_t: Array, adv: Array, d: Array, epsilon: float = 0.0
+) -> Array:
     """∇J of Table 2, and PPO's."""
     if name == "smdpo":
         return d[:, None] * pi_t * adv
@@ -90,8 +92,14 @@ def hessian(name: str, pi: Array, pi_t: Array, d: Array) -> Array:
     return H
 
 
-def backtrack(accept: Callable[[Array, float], bool], omega: Array, direction: Array, alpha: float,
-              decay: float = 0.9, tries: int = 1000) -> tuple[Array, float]:  # fmt: skip
+def backtrack(
+    accept: Callable[[Array, float], bool],
+    omega: Array,
+    direction: Array,
+    alpha: float,
+    decay: float = 0.9,
+    tries: int = 1000,
+) -> tuple[Array, float]:
     """The first accepted step, or one of 1e-16."""
     for _ in range(tries):
         if accept(omega + alpha * direction, alpha):
@@ -100,8 +108,9 @@ def backtrack(accept: Callable[[Array, float], bool], omega: Array, direction: A
     return omega + 1e-16 * direction, 1e-16
 
 
-def fixed(env: Dense, name: str, iterations: int, m: int, alpha: float, eta: float = np.inf,
-          epsilon: float = 0.0) -> Array:  # fmt: skip
+def fixed(
+    env: Dense, name: str, iterations: int, m: int, alpha: float, eta: float = np.inf, epsilon: float = 0.0
+) -> Array:
     """Algorithm 1 with a fixed inner step."""
     theta = np.zeros(env.r.shape)
     values = []
@@ -118,8 +127,9 @@ def fixed(env: Dense, name: str, iterations: int, m: int, alpha: float, eta: flo
     return np.array(values)
 
 
-def line_search(env: Dense, name: str, iterations: int, m: int, eta: float, armijo: float,
-                published: bool = False) -> Array:  # fmt: skip
+def line_search(
+    env: Dense, name: str, iterations: int, m: int, eta: float, armijo: float, published: bool = False
+) -> Array:
     """Algorithm 1 with Armijo backtracking (initial 10, decay 0.9, warm start 2)."""
     theta = np.zeros(env.r.shape)
     values = []
@@ -136,7 +146,9 @@ def line_search(env: Dense, name: str, iterations: int, m: int, eta: float, armi
 
         for k in range(m):
             pi = softmax(theta)
-            gradient = objective_gradient(name, pi, pi_t, adv, d) - constraint_gradient(name, pi, pi_t, d) / eta
+            gradient = (
+                objective_gradient(name, pi, pi_t, adv, d) - constraint_gradient(name, pi, pi_t, d) / eta
+            )
             here, slope = score(theta), armijo * (gradient**2).sum()
             theta, alpha = backtrack(
                 lambda omega, a, here=here, slope=slope: score(omega) >= here + a * slope,  # type: ignore[misc]
@@ -161,11 +173,12 @@ def constrained(env: Dense, name: str, iterations: int, m: int, delta: float) ->
             gradient = objective_gradient(name, pi, pi_t, adv, d).ravel()
             direction = np.linalg.pinv(H) @ gradient
             quadratic = direction @ H @ direction
-            first = min(np.sqrt(2 * delta / quadratic), 1e5) if quadratic > 0 else 1e5
+            first = min(float(np.sqrt(2 * delta / quadratic)), 1e5) if quadratic > 0 else 1e5
             here = objective(name, pi, pi_t, adv, d)
 
-            def accept(omega: Array, _: float, pi_t: Array = pi_t, adv: Array = adv, d: Array = d,
-                       here: float = here) -> bool:  # fmt: skip
+            def accept(
+                omega: Array, _: float, pi_t: Array = pi_t, adv: Array = adv, d: Array = d, here: float = here
+            ) -> bool:
                 new = softmax(omega)
                 return objective(name, new, pi_t, adv, d) >= here and constraint(name, new, pi_t, d) <= delta
 

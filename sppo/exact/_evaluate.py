@@ -7,12 +7,11 @@ never negative, however small. Zeros are skipped, which makes the cost follow th
 
 from __future__ import annotations
 
-from numba import njit
-
+from sppo.exact._jit import entry, inlined
 from sppo.exact._types import Array, IntArray
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@inlined
 def _factorise(matrix: Array) -> None:
     """LU in place: unit lower triangle below the diagonal, upper triangle on and above it."""
     n = matrix.shape[0]
@@ -26,7 +25,7 @@ def _factorise(matrix: Array) -> None:
                     matrix[i, j] -= factor * matrix[k, j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@inlined
 def _solve(matrix: Array, x: Array) -> None:
     """LU x = b, b overwritten by x."""
     n = matrix.shape[0]
@@ -39,7 +38,7 @@ def _solve(matrix: Array, x: Array) -> None:
         x[i] /= matrix[i, i]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@inlined
 def _solve_transposed(matrix: Array, x: Array) -> None:
     """(LU)ᵀ x = b, b overwritten by x; runs along rows of the factors."""
     n = matrix.shape[0]
@@ -54,7 +53,7 @@ def _solve_transposed(matrix: Array, x: Array) -> None:
                 x[j] -= matrix[i, j] * x[i]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@inlined
 def action_values(
     indptr: IntArray,
     indices: IntArray,
@@ -86,7 +85,7 @@ def action_values(
             advantage[s, a] = (q[s, a] - q[s, 0]) - mean
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@entry
 def evaluate_dense(
     indptr: IntArray,
     indices: IntArray,

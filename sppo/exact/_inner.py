@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from sppo.exact._jit import inlined, leaf
 from sppo.exact._simd import WIDTH, differs, exp, load, log, maximum, splat, store, total, where_less
 from sppo.exact._types import Array, IntArray
 
@@ -45,14 +45,14 @@ def new_packets(states: int, actions: int) -> Packets:
     """An empty workspace with room for every state of an MDP."""
     lanes = (states + WIDTH - 1) // WIDTH * WIDTH
     return Packets(
-        np.zeros((FACTOR + 1, lanes * actions)), np.zeros((NORMALISER + 1, lanes)), np.zeros(lanes, dtype=np.int64)
+        np.zeros((FACTOR + 1, lanes * actions)),
+        np.zeros((NORMALISER + 1, lanes)),
+        np.zeros(lanes, dtype=np.int64),
     )
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def gather(
-    packets: Packets, logits: Array, advantage: Array, occupancy: Array, inv_eta: Array
-) -> int:
+@leaf
+def gather(packets: Packets, logits: Array, advantage: Array, occupancy: Array, inv_eta: Array) -> int:
     """Copy the states where the action matters into packets; returns the number of states copied."""
     states, actions = logits.shape
     n = 0
@@ -93,7 +93,7 @@ def gather(
     return n
 
 
-@njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@leaf
 def scatter(packets: Packets, n: int, logits: Array) -> bool:
     """Copy the packets back into ``logits``; returns whether any number changed."""
     changed = False
@@ -107,7 +107,7 @@ def scatter(packets: Packets, n: int, logits: Array) -> bool:
     return changed
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@inlined
 def packet_gradient(objective: int, epsilon: float, packets: Packets, actions: int, k: int) -> None:
     """step = ∇_θ (J - C/η) of packet ``k``; formulas in :mod:`sppo.exact.objectives`."""
     base = k * actions * WIDTH
@@ -154,7 +154,7 @@ def packet_gradient(objective: int, epsilon: float, packets: Packets, actions: i
         store(packets.pair, STEP, at, occupancy * f)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@leaf
 def fixed_steps(
     objective: int, epsilon: float, alpha: float, steps: int, packets: Packets, actions: int, n: int
 ) -> None:
@@ -176,7 +176,7 @@ def fixed_steps(
                 break
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@leaf
 def measure(
     objective: int, alpha: float, packets: Packets, actions: int, n: int
 ) -> tuple[float, float, float]:
@@ -226,11 +226,12 @@ def measure(
     return gain_total, total(divergences), gain_total - total(penalties)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@leaf
 def largest_curvature(packets: Packets, actions: int, n: int) -> float:
     """The largest eigenvalue of d (diag p - ppᵀ) over states, by the difference of its two likeliest actions.
 
-    For v = (e_i - e_j)/√2 with the two largest probabilities, vᵀ(diag p - ppᵀ)v = ½(p_i + p_j - (p_i - p_j)²).
+    For v = (e_i - e_j)/√2 with the two largest probabilities, vᵀ(diag p - ppᵀ)v = ½(p_i + p_j - (p_i -
+    p_j)²).
     """
     largest = splat(0.0)
     for k in range((n + WIDTH - 1) // WIDTH):
@@ -255,7 +256,7 @@ def largest_curvature(packets: Packets, actions: int, n: int) -> float:
     return result
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@leaf
 def packet_direction(objective: int, smallest: float, packets: Packets, actions: int, k: int) -> float:
     """step = H⁺g of packet ``k`` for g = ∇J and H = ∇²C; returns its share of sᵀHs = gᵀs.
 

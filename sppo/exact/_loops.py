@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from sppo.exact._evaluate import evaluate_dense
 from sppo.exact._inner import Packets, fixed_steps, gather, new_packets, scatter
+from sppo.exact._jit import entry, inlined
 from sppo.exact._search import Search, search_steps
 from sppo.exact._types import Array, IntArray
 
@@ -48,15 +48,20 @@ class Buffers(NamedTuple):
 
 def new_buffers(states: int, actions: int, inv_eta: Array, dense: bool = True) -> Buffers:
     """Workspace of a run; ``dense`` runs also need room for an S × S matrix."""
+    pair, single = (states, actions), (states,)
     return Buffers(
-        *(np.empty(shape) for shape in ((states, actions), states, (states, actions), (states, actions), states)),
+        policy=np.empty(pair),
+        v=np.empty(single),
+        q=np.empty(pair),
+        advantage=np.empty(pair),
+        occupancy=np.empty(single),
         inv_eta=inv_eta.copy(),
         matrix=np.empty((states, states) if dense else (1, 1)),
         packets=new_packets(states, actions),
     )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@entry
 def softmax(logits: Array, policy: Array) -> None:
     """policy = softmax(logits) row by row; a logit of -inf is a probability of zero."""
     for s in range(logits.shape[0]):
@@ -71,23 +76,33 @@ def softmax(logits: Array, policy: Array) -> None:
             policy[s, a] /= total
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@inlined
 def _evaluate(problem: Problem, logits: Array, buffers: Buffers) -> float:
     softmax(logits, buffers.policy)
     return evaluate_dense(
-        problem.indptr, problem.indices, problem.data, problem.reward, problem.start, problem.gamma,
-        buffers.policy, buffers.matrix, buffers.v, buffers.q, buffers.advantage, buffers.occupancy,
-    )  # fmt: skip
+        problem.indptr,
+        problem.indices,
+        problem.data,
+        problem.reward,
+        problem.start,
+        problem.gamma,
+        buffers.policy,
+        buffers.matrix,
+        buffers.v,
+        buffers.q,
+        buffers.advantage,
+        buffers.occupancy,
+    )
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def set_per_state(lowest_value: float, buffers: Buffers) -> None:
     """1/η(s) = V(s) - r_l/(1 - γ)."""
     for s in range(buffers.v.size):
         buffers.inv_eta[s] = max(buffers.v[s] - lowest_value, 0.0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@inlined
 def improve_fixed(
     objective: int, epsilon: float, alpha: float, inner_steps: int, logits: Array, buffers: Buffers
 ) -> tuple[float, bool]:
@@ -104,7 +119,7 @@ def improve_fixed(
     return alpha, scatter(packets, n, logits)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@inlined
 def improve_search(
     objective: int, search: Search, inner_steps: int, logits: Array, buffers: Buffers, used: Array
 ) -> bool:
@@ -115,7 +130,7 @@ def improve_search(
     return scatter(packets, n, logits)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@entry
 def improve_closed_form(kind: int, floor: float, alpha: float, logits: Array, buffers: Buffers) -> float:
     """One exact update of every state, in log space; logits become log-probabilities.
 
@@ -154,7 +169,7 @@ def improve_closed_form(kind: int, floor: float, alpha: float, logits: Array, bu
     return alpha if kind == MIXTURE_STEP else 1.0 / largest
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@inlined
 def _normalise(logits: Array, s: int) -> None:
     """θ(s, ·) ← θ(s, ·) - lse."""
     top = logits[s, 0]
@@ -168,11 +183,19 @@ def _normalise(logits: Array, s: int) -> None:
         logits[s, a] -= shift
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@entry
 def run_fixed(
-    problem: Problem, objective: int, per_state: bool, epsilon: float, alpha: float, inner_steps: int,
-    logits: Array, buffers: Buffers, values: Array, used: Array,
-) -> None:  # fmt: skip
+    problem: Problem,
+    objective: int,
+    per_state: bool,
+    epsilon: float,
+    alpha: float,
+    inner_steps: int,
+    logits: Array,
+    buffers: Buffers,
+    values: Array,
+    used: Array,
+) -> None:
     """Algorithm 1 with a fixed inner step size."""
     for t in range(values.size):
         values[t] = _evaluate(problem, logits, buffers)
@@ -186,11 +209,18 @@ def run_fixed(
             return
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@entry
 def run_search(
-    problem: Problem, objective: int, per_state: bool, search: Search, inner_steps: int, logits: Array,
-    buffers: Buffers, values: Array, used: Array,
-) -> None:  # fmt: skip
+    problem: Problem,
+    objective: int,
+    per_state: bool,
+    search: Search,
+    inner_steps: int,
+    logits: Array,
+    buffers: Buffers,
+    values: Array,
+    used: Array,
+) -> None:
     """Algorithm 1 with a line search in every inner step; ``used`` is (iterations, recorded steps)."""
     for t in range(values.size):
         values[t] = _evaluate(problem, logits, buffers)
@@ -205,11 +235,18 @@ def run_search(
             return
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@entry
 def run_closed_form(
-    problem: Problem, kind: int, per_state: bool, floor: float, alpha: float, logits: Array, buffers: Buffers,
-    values: Array, used: Array,
-) -> None:  # fmt: skip
+    problem: Problem,
+    kind: int,
+    per_state: bool,
+    floor: float,
+    alpha: float,
+    logits: Array,
+    buffers: Buffers,
+    values: Array,
+    used: Array,
+) -> None:
     """Exact maximisation of the surrogate in every iteration. ``used`` receives η (its least) or α."""
     for t in range(values.size):
         values[t] = _evaluate(problem, logits, buffers)

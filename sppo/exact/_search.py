@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from sppo.exact._inner import (
     ARMIJO,
@@ -20,16 +19,17 @@ from sppo.exact._inner import (
     packet_direction,
     packet_gradient,
 )
+from sppo.exact._jit import leaf
 from sppo.exact._simd import WIDTH, differs, load, splat, store, total
 from sppo.exact._types import Array
-
 
 #: Warm starts stop growing here, where every finite step has long saturated the policy.
 LARGEST_STEP = 1e100
 
 
 class Search(NamedTuple):
-    """How steps are searched: the rule, the first trial, the radius δ, the cutoff of the pseudo-inverse, and the constants of backtracking."""
+    """How steps are searched: the rule, the first trial, the radius δ, the cutoff of the pseudo-inverse, and
+    the constants of backtracking."""
 
     rule: int
     first_step: float
@@ -42,16 +42,23 @@ class Search(NamedTuple):
     fallback: float
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@leaf
 def find_step(
-    objective: int, search: Search, alpha: float, slope: float, present: float, guess: int, packets: Packets,
-    actions: int, n: int,
-) -> tuple[float, float, int]:  # fmt: skip
+    objective: int,
+    search: Search,
+    alpha: float,
+    slope: float,
+    present: float,
+    guess: int,
+    packets: Packets,
+    actions: int,
+    n: int,
+) -> tuple[float, float, int]:
     """The first accepted of α, α·decay, α·decay², ...: (step, value there, its index).
 
-    Found by walking down, or, where the accepted steps are known to be an interval from zero, by bisection from
-    ``guess``. They are for sMDPO (J is linear and C convex in θ) and for TRPO's trust region (along s = A every
-    state's J increases, and C is convex).
+    Found by walking down, or, where the accepted steps are known to be an interval from zero, by bisection
+    from ``guess``. They are for sMDPO (J is linear and C convex in θ) and for TRPO's trust region (along s =
+    A every state's J increases, and C is convex).
     """
     trust = search.rule == TRUST_REGION
     interval = objective == SMDPO or (objective == TRPO and trust)
@@ -84,7 +91,7 @@ def find_step(
     return accepted, value, min(high, search.tries - 1)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@leaf
 def search_steps(
     objective: int, search: Search, steps: int, packets: Packets, actions: int, n: int, used: Array
 ) -> None:
@@ -125,7 +132,7 @@ def search_steps(
                 alpha = min(search.warm_start * accepted, LARGEST_STEP)
         accepted, present, guess = find_step(
             objective, search, alpha, slope, present, guess, packets, actions, n
-        )  # fmt: skip
+        )
         moved = False
         for at in range(0, size, WIDTH):
             x = load(packets.pair, LOGITS, at)

@@ -17,8 +17,11 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
+from numba import extending, types
+from numba.extending import lower_builtin, models, register_model, type_callable
+
+#: Untyped: in Python an intrinsic's signature is not the one it has in compiled code.
+intrinsic: Any = extending.intrinsic
 
 #: States per vector.
 WIDTH = 8
@@ -46,7 +49,9 @@ class _VectorModel(models.PrimitiveModel):
 
 
 def _splat(builder: Any, scalar: Any) -> Any:
-    single = builder.insert_element(ir.Constant(_DOUBLES, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
+    single = builder.insert_element(
+        ir.Constant(_DOUBLES, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0)
+    )
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
     return builder.shuffle_vector(single, ir.Constant(_DOUBLES, ir.Undefined), zeros)
 
@@ -139,7 +144,9 @@ def total(typingctx: Any, vector: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         value = args[0]
         for half in (4, 2, 1):
-            mask = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [(i + half) % WIDTH for i in range(WIDTH)])
+            mask = ir.Constant(
+                ir.VectorType(ir.IntType(32), WIDTH), [(i + half) % WIDTH for i in range(WIDTH)]
+            )
             value = builder.fadd(value, builder.shuffle_vector(value, value, mask))
         return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
 
@@ -276,7 +283,9 @@ def log(typingctx: Any, x: Any) -> Any:
         series = builder.fmul(square, _polynomial(builder, square, [1.0 / k for k in range(3, 22, 2)]))
         doubled = builder.fadd(f, f)
         tail = builder.fadd(
-            builder.fmul(doubled, series), builder.fmul(exponent, _doubles(_LN2_LOW), flags=_FUSE), flags=_FUSE
+            builder.fmul(doubled, series),
+            builder.fmul(exponent, _doubles(_LN2_LOW), flags=_FUSE),
+            flags=_FUSE,
         )
         return builder.fadd(builder.fmul(exponent, _doubles(_LN2_HIGH)), builder.fadd(doubled, tail))
 

@@ -49,8 +49,8 @@ def cliff_world(gamma: float = 0.9) -> TabularMDP:
 def deep_sea_treasure(n: int = 5, gamma: float = 0.9) -> TabularMDP:
     """DeepSeaTreasure: n² states, actions left and right, one row down per step.
 
-    State row·n + column; the start is the top left corner. Every step costs 0.01/n, except the move right that
-    enters the bottom right corner, which earns 1. The bottom row is terminal (absorbing, zero reward).
+    State row·n + column; the start is the top left corner. Every step costs 0.01/n, except the move right
+    that enters the bottom right corner, which earns 1. The bottom row is terminal (absorbing, zero reward).
     """
     if n < 2:
         raise ValueError(f"n must be at least 2, not {n}")
@@ -90,7 +90,9 @@ def from_gymnasium(env: Any, gamma: float = 0.99, start: np.ndarray | None = Non
     if start is None:
         start = getattr(raw, "initial_state_distrib", None)
         if start is None:
-            raise ValueError(f"{raw!r} has no initial_state_distrib: pass start, a distribution over {states} states")
+            raise ValueError(
+                f"{raw!r} has no initial_state_distrib: pass start, a distribution over {states} states"
+            )
     reward = np.zeros((states + 1, actions))
     entries = []
     for s in range(states):
@@ -137,7 +139,8 @@ def random_mdp(
         while (repeated := (np.diff(np.sort(columns, axis=1), axis=1) == 0).any(axis=1)).any():
             columns[repeated] = rng.integers(states, size=(int(repeated.sum()), branches))
     transition = sp.csr_matrix(
-        (probabilities.ravel(), columns.ravel(), np.arange(0, rows * branches + 1, branches)), shape=(rows, states)
+        (probabilities.ravel(), columns.ravel(), np.arange(0, rows * branches + 1, branches)),
+        shape=(rows, states),
     )
     reward = rng.uniform(*reward_range, size=(states, actions))
     start = rng.dirichlet(np.ones(states))

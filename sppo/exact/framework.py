@@ -1,7 +1,9 @@
-"""Functional mirror ascent in general: a representation, a mirror map and a parameterisation make a surrogate.
+"""Functional mirror ascent in general: a representation, a mirror map and a parameterisation make a
+surrogate.
 
-A policy has a *functional representation* π (its probabilities, or its logits) and a *parameterisation* θ ↦ π(θ).
-A strictly convex *mirror map* φ gives the Bregman divergence D(x, y) = φ(x) - φ(y) - ⟨∇φ(y), x - y⟩, and
+A policy has a *functional representation* π (its probabilities, or its logits) and a *parameterisation* θ ↦
+π(θ). A strictly convex *mirror map* φ gives the Bregman divergence D(x, y) = φ(x) - φ(y) - ⟨∇φ(y), x - y⟩,
+and
 
     ℓ_t(θ) = J(π_t) + ⟨π(θ) - π_t, ∇_π J(π_t)⟩ - Σ_s w(s)/η(s) D(π(·|s, θ), π_t(·|s))
 
@@ -171,7 +173,9 @@ class Surrogate:
         """ℓ_t(θ)."""
         point = self.representation.of(self.parameterization.logits(theta))
         linear = float(np.sum((point - self._point) * self._slope))
-        return self.evaluation.value + linear - float(self.weights @ self.mirror_map.bregman(point, self._point))
+        return (
+            self.evaluation.value + linear - float(self.weights @ self.mirror_map.bregman(point, self._point))
+        )
 
     def gradient(self, theta: Array) -> Array:
         """∇ℓ_t(θ): ∇_π J - (w/η)(∇φ(π) - ∇φ(π_t)), pulled back through the representation to θ."""
@@ -198,13 +202,17 @@ class FMA:
     def __post_init__(self) -> None:
         representation, mirror_map = self._resolved()
         if representation is SOFTMAX and mirror_map is NEGATIVE_ENTROPY:
-            raise ValueError("the negative entropy is a map on probabilities: use it with the direct representation")
+            raise ValueError(
+                "the negative entropy is a map on probabilities: use it with the direct representation"
+            )
 
     def _resolved(self) -> tuple[Representation, MirrorMap]:
         representation = self.representation
         if isinstance(representation, str):
             if representation not in REPRESENTATIONS:
-                raise ValueError(f"representation must be one of {', '.join(REPRESENTATIONS)}, not {representation!r}")
+                raise ValueError(
+                    f"representation must be one of {', '.join(REPRESENTATIONS)}, not {representation!r}"
+                )
             representation = REPRESENTATIONS[representation]
         mirror_map = self.mirror_map
         if isinstance(mirror_map, str):
@@ -218,7 +226,11 @@ class FMA:
         return self.parameterization or TabularSoftmax(mdp.n_states, mdp.n_actions)
 
     def surrogate(
-        self, mdp: TabularMDP, theta_t: Array, eta: float | npt.ArrayLike, evaluation: Evaluation | None = None
+        self,
+        mdp: TabularMDP,
+        theta_t: Array,
+        eta: float | npt.ArrayLike,
+        evaluation: Evaluation | None = None,
     ) -> Surrogate:
         """ℓ_t at θ_t, with η a number or one number per state."""
         parameterization = self.for_mdp(mdp)
@@ -226,16 +238,23 @@ class FMA:
             evaluation = mdp.evaluate(softmax(parameterization.logits(theta_t), axis=1))
         inv_eta = np.broadcast_to(1.0 / np.asarray(eta, dtype=np.float64), (mdp.n_states,))
         representation, mirror_map = self._resolved()
-        return Surrogate(representation, mirror_map, parameterization, evaluation, theta_t, inv_eta, mdp.gamma)
+        return Surrogate(
+            representation, mirror_map, parameterization, evaluation, theta_t, inv_eta, mdp.gamma
+        )
 
     def ascend(
-        self, mdp: TabularMDP, theta: Array, eta: float | npt.ArrayLike, alpha: float, inner_steps: int,
+        self,
+        mdp: TabularMDP,
+        theta: Array,
+        eta: float | npt.ArrayLike,
+        alpha: float,
+        inner_steps: int,
         evaluation: Evaluation,
-    ) -> Array:  # fmt: skip
+    ) -> Array:
         """One iteration of Algorithm 1: ``inner_steps`` times ω ← ω + α (1 - γ) ∇ℓ_t(ω) from ω = θ_t.
 
-        The factor 1 - γ turns the unnormalised occupancy into the normalised one, so that α means here what it
-        means for the named objectives.
+        The factor 1 - γ turns the unnormalised occupancy into the normalised one, so that α means here what
+        it means for the named objectives.
         """
         surrogate = self.surrogate(mdp, theta, eta, evaluation)
         omega = theta

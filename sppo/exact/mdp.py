@@ -59,8 +59,8 @@ class Optimum:
 class TabularMDP:
     """A finite discounted MDP (P, r, d0, γ).
 
-    :param transition: P(s'|s, a): an array of shape (S, A, S), or a SciPy sparse matrix of shape (S·A, S) whose
-        row s·A + a is P(·|s, a)
+    :param transition: P(s'|s, a): an array of shape (S, A, S), or a SciPy sparse matrix of shape (S·A, S)
+        whose row s·A + a is P(·|s, a)
     :param reward: r(s, a), shape (S, A)
     :param start: d0, shape (S,)
     :param gamma: discount factor, 0 ≤ γ < 1
@@ -90,9 +90,13 @@ class TabularMDP:
         _check_distributions(self.start[None], "start")
         self.transition = self._transition_rows(transition)
         low, high = float(self.reward.min()), float(self.reward.max())
-        self.reward_range = (low, high) if reward_range is None else (float(reward_range[0]), float(reward_range[1]))
+        self.reward_range = (
+            (low, high) if reward_range is None else (float(reward_range[0]), float(reward_range[1]))
+        )
         if self.reward_range[0] > low or self.reward_range[1] < high:
-            raise ValueError(f"reward_range {self.reward_range} does not contain the rewards, [{low}, {high}]")
+            raise ValueError(
+                f"reward_range {self.reward_range} does not contain the rewards, [{low}, {high}]"
+            )
         for array in (self.reward, self.start):
             array.flags.writeable = False
 
@@ -220,7 +224,9 @@ class TabularMDP:
 def _finite(value: Any, name: str, *, ndim: int) -> Array:
     array = np.array(value, dtype=np.float64, order="C")
     if array.ndim != ndim or array.size == 0:
-        raise ValueError(f"{name} must be a non-empty array with {ndim} dimensions, not of shape {array.shape}")
+        raise ValueError(
+            f"{name} must be a non-empty array with {ndim} dimensions, not of shape {array.shape}"
+        )
     if not np.all(np.isfinite(array)):
         raise ValueError(f"{name} has entries that are not finite")
     return array

@@ -1,8 +1,8 @@
 """The four objectives: gain J, divergence C, their gradients and the curvature of C, in plain NumPy.
 
-Every function is pure. With p = softmax(θ) the policy of ``logits`` θ, and π_t, A, d the policy, advantage and
-normalised occupancy of an :class:`~sppo.exact.mdp.Evaluation` (the table rows are Appendix E's, "p(s, a)" read
-as p(a|s))::
+Every function is pure. With p = softmax(θ) the policy of ``logits`` θ, and π_t, A, d the policy, advantage
+and normalised occupancy of an :class:`~sppo.exact.mdp.Evaluation`, the rows of Appendix E's table are (its
+"p(s, a)" read as p(a|s))::
 
     objective   gain J(θ)                               divergence C(θ)
     smdpo       Σ_s d(s) Σ_a π_t(a|s) A log p/π_t       Σ_s d(s) KL(π_t ‖ p)

@@ -1,7 +1,7 @@
 """Which hyper-parameters go with which objective and method, and what they may be.
 
-One table says what makes sense; everything else raises with the reason. The result is a :class:`Plan`, the form
-in which the compiled loops take it.
+One table says what makes sense; everything else raises with the reason. The result is a :class:`Plan`, the
+form in which the compiled loops take it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,21 @@ for _name in ("smdpo", "mdpo", "trpo"):
     COMBINATIONS[_name, "constrained"] = (("delta",), {**_SEARCH, "first_step": 1e5, "cutoff": 1e-15})
 
 _REASONS = {
-    ("trpo", "closed_form"): "its optimality condition is a non-linear system; use fixed, line_search or constrained",
+    (
+        "trpo",
+        "closed_form",
+    ): "its optimality condition is a non-linear system; use fixed, line_search or constrained",
     ("ppo", "closed_form"): "a clipped objective has no unique maximiser; use fixed",
-    ("ppo", "line_search"): "there is no divergence to regularise with: the clip keeps the policy close; use fixed",
+    (
+        "ppo",
+        "line_search",
+    ): "there is no divergence to regularise with: the clip keeps the policy close; use fixed",
     ("ppo", "constrained"): "there is no divergence to constrain: the clip keeps the policy close; use fixed",
     ("pg", "closed_form"): "the policy gradient is a gradient step; use fixed",
-    ("npg", "fixed"): "the natural gradient step is the closed form of the direct representation; use closed_form",
+    (
+        "npg",
+        "fixed",
+    ): "the natural gradient step is the closed form of the direct representation; use closed_form",
     ("cpi", "fixed"): "conservative policy iteration mixes policies, it follows no gradient; use closed_form",
 }
 _STEP_KINDS = {
@@ -83,7 +92,9 @@ def make_plan(mdp: TabularMDP, objective: str, method: str, given: dict[str, Any
     where = f"solve(objective={objective!r}, method={method!r})"
     unknown = [name for name in given if name not in required and name not in optional]
     if unknown:
-        raise TypeError(f"{where} takes no {', '.join(unknown)}; it takes {', '.join([*required, *optional])}")
+        raise TypeError(
+            f"{where} takes no {', '.join(unknown)}; it takes {', '.join([*required, *optional])}"
+        )
     missing = [name for name in required if name not in given]
     if missing:
         raise TypeError(f"{where} needs {', '.join(missing)}")
@@ -92,12 +103,14 @@ def make_plan(mdp: TabularMDP, objective: str, method: str, given: dict[str, Any
     inv_eta = _inverse_eta(mdp, objective, settings.get("eta"))
     alpha = _alpha(mdp, objective, settings.get("alpha"))
     epsilon = float(settings.get("epsilon", 0.0))
-    if "epsilon" in settings and not 0.0 < epsilon:
+    if "epsilon" in settings and not epsilon > 0.0:
         raise ValueError(f"epsilon must be positive, not {settings['epsilon']}")
     floor = float(settings.get("floor", 0.0))
     if not 0.0 <= floor < 1.0:
         raise ValueError(f"floor must be in [0, 1), not {floor}")
-    code = _STEP_KINDS[objective] if method == "closed_form" else _KERNEL_OBJECTIVES.get(objective, _inner.MDPO)
+    code = (
+        _STEP_KINDS[objective] if method == "closed_form" else _KERNEL_OBJECTIVES.get(objective, _inner.MDPO)
+    )
     search = _search(method, settings)
     return Plan(objective, method, settings, code, inv_eta, per_state, alpha, epsilon, floor, search)
 
@@ -109,7 +122,9 @@ def _combination(objective: str, method: str) -> tuple[tuple[str, ...], dict[str
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
     if (objective, method) not in COMBINATIONS:
         possible = [m for o, m in COMBINATIONS if o == objective]
-        reason = _REASONS.get((objective, method), f"{objective} is defined for {' and '.join(possible)} only")
+        reason = _REASONS.get(
+            (objective, method), f"{objective} is defined for {' and '.join(possible)} only"
+        )
         raise ValueError(f"{objective} with {method} makes no sense: {reason}")
     return COMBINATIONS[objective, method]
 
@@ -122,12 +137,15 @@ def _inverse_eta(mdp: TabularMDP, objective: str, eta: Any) -> Array:
             raise ValueError(f'eta must be a number, one number per state or "per-state", not {eta!r}')
         if objective != "smdpo":
             raise ValueError(
-                f'eta="per-state" is derived for the softmax representation (smdpo); {objective} has no such bound'
+                'eta="per-state" is derived for the softmax representation (smdpo); '
+                f"{objective} has no such bound"
             )
         return np.zeros(mdp.n_states)
     array = np.asarray(eta, dtype=np.float64)
     if array.ndim and array.shape != (mdp.n_states,):
-        raise ValueError(f"eta must be a number or have one entry per state, ({mdp.n_states},), not {array.shape}")
+        raise ValueError(
+            f"eta must be a number or have one entry per state, ({mdp.n_states},), not {array.shape}"
+        )
     if not np.all(array > 0.0):
         raise ValueError(f"eta must be positive, not {eta}")
     # an infinite η is allowed: no regularisation
@@ -139,11 +157,13 @@ def _alpha(mdp: TabularMDP, objective: str, alpha: Any) -> float:
         return 0.0
     if isinstance(alpha, str):
         if alpha != "theory" or objective not in ("smdpo", "cpi"):
-            raise ValueError(f'alpha must be a positive number ("theory" too for smdpo and cpi), not {alpha!r}')
+            raise ValueError(
+                f'alpha must be a positive number ("theory" too for smdpo and cpi), not {alpha!r}'
+            )
         if objective == "smdpo":
             return THEORY
         low, high = mdp.reward_range
-        return -(1.0 - mdp.gamma) / (4.0 * (high - low)) if high > low else 0.0
+        return -((1.0 - mdp.gamma) ** 2) / (4.0 * (high - low)) if high > low else 0.0
     alpha = float(alpha)
     if not (math.isfinite(alpha) and alpha > 0.0):
         raise ValueError(f"alpha must be positive and finite, not {alpha}")

@@ -28,8 +28,9 @@ class Result:
     :param value: J of the returned policy, after the last update
     :param policy: π after the last update, (S, A)
     :param logits: its logits (S, A); log-probabilities for closed forms
-    :param step_sizes: (iterations, n): the step size of every inner step for line searches (nan where the inner
-        loop had stopped at a fixed point), α_t for ``fixed``, η (its least over states) or α for ``closed_form``
+    :param step_sizes: (iterations, n): the step size of every inner step for line searches (nan where the
+        inner loop had stopped at a fixed point), α_t for ``fixed``, η (its least over states) or α for
+        ``closed_form``
     :param lower_bounds: ℓ_t(θ_{t+1}) for every t, if ``certify`` was asked for
     """
 
@@ -99,36 +100,48 @@ def solve(
         relatives ``"pg"`` (softmax policy gradient), ``"npg"`` (natural policy gradient) and ``"cpi"``
         (conservative policy iteration); or an :class:`~sppo.exact.framework.FMA` instance for any
         representation, mirror map and parameterisation
-    :param method: ``"closed_form"`` maximises the surrogate exactly; ``"fixed"`` makes gradient steps of size α;
-        ``"line_search"`` finds each step by Armijo backtracking; ``"constrained"`` makes trust-region steps
+    :param method: ``"closed_form"`` maximises the surrogate exactly; ``"fixed"`` makes gradient steps of
+        size α; ``"line_search"`` finds each step by Armijo backtracking; ``"constrained"`` makes
+        trust-region steps
     :param iterations: outer iterations: evaluations of the policy
     :param inner_steps: m, inner steps per iteration
     :param eta: η, strength of the proximity (1/η multiplies the divergence): a number, one per state, or
         ``"per-state"`` for the theoretical one of :func:`sppo.exact.theory.per_state_step_size`
-    :param alpha: inner step size of ``fixed``; ``"theory"`` for 1/β (smdpo). For ``cpi`` the weight of the greedy
-        policy, ``"theory"`` for Kakade and Langford's (1 - γ)/(4(r_m - r_l)) Σ d(s) max_a A
+    :param alpha: inner step size of ``fixed``; ``"theory"`` for 1/β (smdpo). For ``cpi`` the weight of the
+        greedy policy, ``"theory"`` for Kakade and Langford's (1 - γ)²/(4(r_m - r_l)) Σ d(s) max_a A
     :param delta: radius of the trust region
     :param epsilon: PPO's clip
     :param armijo: constant c of the Armijo test ℓ(θ + αg) ≥ ℓ(θ) + cα‖g‖²
-    :param armijo_test: ``"regularized"`` tests J - C/η, whose gradient g is; ``"published"`` tests J alone, as the
-        published middle row of the ablation did
-    :param first_step: first trial of a line search (default 10); cap of the first trial of ``constrained`` (1e5)
+    :param armijo_test: ``"regularized"`` tests J - C/η, whose gradient g is; ``"published"`` tests J alone,
+        as the published middle row of the ablation did
+    :param first_step: first trial of a line search (default 10); cap of the first trial of ``constrained``
+        (1e5)
     :param warm_start: later inner steps start from the last accepted step times this (default 2); 0 for none
     :param decay: factor between trials (default 0.9)
     :param max_tries: trials before the step becomes 1e-16 (default 1000)
-    :param floor: least factor of the closed-form sMDPO update (default 0, exact; the published runs used 1e-8)
-    :param cutoff: the trust region's pseudo-inverse drops directions of curvature below this times the largest
-        (default 1e-15, NumPy's ``pinv``; 0 for none)
+    :param floor: least factor of the closed-form sMDPO update (default 0, exact; the published runs used
+        1e-8)
+    :param cutoff: the trust region's pseudo-inverse drops directions of curvature below this times the
+        largest (default 1e-15, NumPy's ``pinv``; 0 for none)
     :param initial_logits: θ_0
     :param certify: also record ℓ_t(θ_{t+1}) (smdpo and mdpo with an η); slower
     """
     check_count("iterations", iterations)
     check_count("inner_steps", inner_steps)
     given = {
-        "eta": eta, "alpha": alpha, "delta": delta, "epsilon": epsilon, "armijo": armijo,
-        "armijo_test": armijo_test, "first_step": first_step, "warm_start": warm_start, "decay": decay,
-        "max_tries": max_tries, "floor": floor, "cutoff": cutoff,
-    }  # fmt: skip
+        "eta": eta,
+        "alpha": alpha,
+        "delta": delta,
+        "epsilon": epsilon,
+        "armijo": armijo,
+        "armijo_test": armijo_test,
+        "first_step": first_step,
+        "warm_start": warm_start,
+        "decay": decay,
+        "max_tries": max_tries,
+        "floor": floor,
+        "cutoff": cutoff,
+    }
     if isinstance(objective, FMA):
         return _solve_general(mdp, objective, method, iterations, inner_steps, given, initial_logits, certify)
     plan = make_plan(mdp, objective, method, given)
@@ -173,8 +186,14 @@ def _problem(mdp: TabularMDP) -> _loops.Problem:
 
 
 def _run_compiled(
-    mdp: TabularMDP, plan: Plan, inner_steps: int, logits: Array, buffers: _loops.Buffers, values: Array, used: Array
-) -> None:  # fmt: skip
+    mdp: TabularMDP,
+    plan: Plan,
+    inner_steps: int,
+    logits: Array,
+    buffers: _loops.Buffers,
+    values: Array,
+    used: Array,
+) -> None:
     problem = _problem(mdp)
     if plan.method == "closed_form":
         _loops.run_closed_form(
@@ -182,20 +201,35 @@ def _run_compiled(
         )
     elif plan.method == "fixed":
         _loops.run_fixed(
-            problem, plan.code, plan.per_state, plan.epsilon, plan.alpha, inner_steps, logits, buffers, values,
+            problem,
+            plan.code,
+            plan.per_state,
+            plan.epsilon,
+            plan.alpha,
+            inner_steps,
+            logits,
+            buffers,
+            values,
             used[:, 0],
-        )  # fmt: skip
+        )
     else:
         _loops.run_search(
             problem, plan.code, plan.per_state, plan.search, inner_steps, logits, buffers, values, used
-        )  # fmt: skip
+        )
 
 
 def _run_stepwise(
-    mdp: TabularMDP, plan: Plan, inner_steps: int, logits: Array, buffers: _loops.Buffers, values: Array,
-    used: Array, certify: bool,
-) -> Array | None:  # fmt: skip
-    """The same loop, iteration by iteration: for MDPs too large for the compiled one, and for certificates."""
+    mdp: TabularMDP,
+    plan: Plan,
+    inner_steps: int,
+    logits: Array,
+    buffers: _loops.Buffers,
+    values: Array,
+    used: Array,
+    certify: bool,
+) -> Array | None:
+    """The same loop, iteration by iteration: for MDPs too large for the compiled one, and for
+    certificates."""
     bounds = np.empty(values.size) if certify else None
     for t in range(values.size):
         evaluation = mdp.evaluate_unchecked(softmax(logits, axis=1))
@@ -209,7 +243,7 @@ def _run_stepwise(
         elif plan.method == "fixed":
             used[t, 0], _ = _loops.improve_fixed(
                 plan.code, plan.epsilon, plan.alpha, inner_steps, logits, buffers
-            )  # fmt: skip
+            )
         else:
             _loops.improve_search(plan.code, plan.search, inner_steps, logits, buffers, used[t])
         if bounds is not None:
@@ -220,17 +254,25 @@ def _run_stepwise(
 def _bound(mdp: TabularMDP, plan: Plan, evaluation: Evaluation, logits: Array) -> float:
     return lower_bound(
         mdp, evaluation, softmax(logits, axis=1), objective=plan.objective, eta=plan.settings["eta"]
-    )  # fmt: skip
+    )
 
 
 def _solve_general(
-    mdp: TabularMDP, family: FMA, method: str, iterations: int, inner_steps: int, given: dict[str, Any],
-    start: npt.ArrayLike | None, certify: bool,
-) -> Result:  # fmt: skip
+    mdp: TabularMDP,
+    family: FMA,
+    method: str,
+    iterations: int,
+    inner_steps: int,
+    given: dict[str, Any],
+    start: npt.ArrayLike | None,
+    certify: bool,
+) -> Result:
     """Algorithm 1 for any member of the family, in NumPy."""
     settings = {name: value for name, value in given.items() if value is not None}
     if method != "fixed" or certify:
-        raise ValueError("a general surrogate is maximised by gradient steps: method='fixed', without certify")
+        raise ValueError(
+            "a general surrogate is maximised by gradient steps: method='fixed', without certify"
+        )
     if set(settings) != {"eta", "alpha"}:
         raise TypeError(f"a general surrogate takes eta and alpha, not {', '.join(settings) or 'nothing'}")
     if isinstance(eta := settings["eta"], str) or not np.all(np.asarray(eta) > 0.0):
@@ -247,6 +289,14 @@ def _solve_general(
     logits = parameterization.logits(theta)
     policy = softmax(logits, axis=1)
     return Result(
-        "fma", method, {**settings, "inner_steps": inner_steps}, values, mdp.evaluate(policy).value, policy, logits,
-        np.full((iterations, 1), alpha), None, theta,
-    )  # fmt: skip
+        "fma",
+        method,
+        {**settings, "inner_steps": inner_steps},
+        values,
+        mdp.evaluate(policy).value,
+        policy,
+        logits,
+        np.full((iterations, 1), alpha),
+        None,
+        theta,
+    )

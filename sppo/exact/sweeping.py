@@ -27,8 +27,8 @@ from sppo.exact.solver import run
 class SweepResult:
     """A grid of runs.
 
-    :param axes: hyper-parameter -> its grid, in the order of the dimensions of ``final``; ``inner_steps`` is one
-        of them if several numbers were given
+    :param axes: hyper-parameter -> its grid, in the order of the dimensions of ``final``; ``inner_steps`` is
+        one of them if several numbers were given
     :param final: J before the last update, ``values[-1]``, of every setting; shape: the lengths of the axes
     :param curves: the values of every setting, shape ``final.shape + (iterations,)``; only if asked for
     :param best_setting: hyper-parameters of the best setting (the first of equals in grid order)
@@ -58,8 +58,10 @@ class SweepResult:
 
     def __repr__(self) -> str:
         axes = ", ".join(f"{name}: {len(values)}" for name, values in self.axes.items())
-        best = ", ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-                         for name, value in self.best_setting.items())  # fmt: skip
+        best = ", ".join(
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in self.best_setting.items()
+        )
         return f"SweepResult({self.objective}, {self.method}; {axes}; best J {self.best_value:.6g} at {best})"
 
 
@@ -83,7 +85,8 @@ def sweep(
     :param progress: show a progress bar on standard error
     :param threads: worker threads; the number of usable cores by default
     :param initial_logits: θ_0, shared by all
-    :param grids: hyper-parameters of ``solve``: a list, tuple or array is a grid (an axis), anything else is fixed
+    :param grids: hyper-parameters of ``solve``: a list, tuple or array is a grid (an axis), anything else is
+        fixed
     """
     check_count("iterations", iterations)
     axes = {name: tuple(_plain(v) for v in values) for name, values in grids.items() if _is_grid(values)}
@@ -106,7 +109,8 @@ def sweep(
 
     final = np.empty(len(jobs))
     curves = np.empty((len(jobs), iterations)) if keep_curves else None
-    best_value, best_job, best_curve = -np.inf, len(jobs), np.empty(0)
+    best_value, best_job = -np.inf, len(jobs)
+    best_curve: Array = np.empty(0)
 
     def execute(job: int) -> Array:
         plan, steps = jobs[job]
@@ -114,20 +118,29 @@ def sweep(
 
     # the costliest first, so that no thread is left alone with a long run at the end
     order = sorted(range(len(jobs)), key=lambda job: -jobs[job][1])
-    for job, values in _map(execute, order, threads or len(os.sched_getaffinity(0)), progress, f"{objective} {method}"):
-        final[job] = values[-1]
+    for job, curve in _map(
+        execute, order, threads or len(os.sched_getaffinity(0)), progress, f"{objective} {method}"
+    ):
+        final[job] = curve[-1]
         if curves is not None:
-            curves[job] = values
-        if (values[-1], -job) > (best_value, -best_job):
-            best_value, best_job, best_curve = values[-1], job, values
-    setting = dict(zip(axes, list(product(*axes.values()))[best_job], strict=True))
+            curves[job] = curve
+        if (curve[-1], -job) > (best_value, -best_job):
+            best_value, best_job, best_curve = curve[-1], job, curve
+    best_setting = dict(zip(axes, list(product(*axes.values()))[best_job], strict=True))
     return SweepResult(
-        objective, method, axes, final.reshape(shape), setting, best_curve,
+        objective,
+        method,
+        axes,
+        final.reshape(shape),
+        best_setting,
+        best_curve,
         None if curves is None else curves.reshape(*shape, iterations),
-    )  # fmt: skip
+    )
 
 
-def _map(execute: Any, jobs: list[int], threads: int, progress: bool, label: str) -> Iterable[tuple[int, Array]]:
+def _map(
+    execute: Any, jobs: list[int], threads: int, progress: bool, label: str
+) -> Iterable[tuple[int, Array]]:
     """``execute`` every job in threads; yields (job, result) as they finish."""
     report = _progress(len(jobs), label, progress)
     execute_first, rest = jobs[0], iter(jobs[1:])

@@ -27,9 +27,9 @@ def softmax_step_size(mdp: TabularMDP) -> float:
 def direct_step_size(mdp: TabularMDP, evaluation: Evaluation | None = None) -> float:
     """η = (1 - γ)³ / (2γ|A|(r_m - r_l)), as printed for the direct representation (MDPO).
 
-    The smoothness behind it is for the unweighted Euclidean norm, while ℓ_t weights states by their occupancy.
-    With ``evaluation`` (of π_t) the missing factor min_s d(s)/(1 - γ), capped at 1, is included, and the
-    lower bound is proved; it is zero if some state is never visited.
+    The smoothness behind it is for the unweighted Euclidean norm, while ℓ_t weights states by their
+    occupancy. With ``evaluation`` (of π_t) the missing factor min_s d(s)/(1 - γ), capped at 1, is included,
+    and the lower bound is proved; it is zero if some state is never visited.
     """
     low, high = mdp.reward_range
     scale = 2.0 * mdp.gamma * mdp.n_actions * (high - low)
@@ -62,8 +62,8 @@ def resolve_eta(mdp: TabularMDP, evaluation: Evaluation, eta: float | str | npt.
 def smoothness(mdp: TabularMDP, evaluation: Evaluation, eta: float | str | npt.ArrayLike) -> float:
     """β of sMDPO's regularised objective in tabular logits: max_s d(s)/(2η(s)).
 
-    Its Hessian in a state is -(d/η)(diag p - ppᵀ), and the eigenvalues of diag p - ppᵀ are at most ½. Any inner
-    step size α ≤ 1/β then improves the surrogate in every inner step.
+    Its Hessian in a state is -(d/η)(diag p - ppᵀ), and the eigenvalues of diag p - ppᵀ are at most ½. Any
+    inner step size α ≤ 1/β then improves the surrogate in every inner step.
     """
     return float(np.max(0.5 * evaluation.occupancy * resolve_eta(mdp, evaluation, eta)))
 
@@ -133,9 +133,10 @@ class Certificate:
         return self.is_lower_bound and self.surrogate_improved
 
     def __repr__(self) -> str:
+        first, second = (">=" if ok else "<" for ok in (self.is_lower_bound, self.surrogate_improved))
         return (
-            f"Certificate(new value {self.new_value:.8g} {'>=' if self.is_lower_bound else '<'} "
-            f"bound {self.bound:.8g} {'>=' if self.surrogate_improved else '<'} old value {self.old_value:.8g})"
+            f"Certificate(new value {self.new_value:.8g} {first} bound {self.bound:.8g} "
+            f"{second} old value {self.old_value:.8g})"
         )
 
 

@@ -68,9 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog=f"figures:\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", choices=[*figures, "all"], metavar="NAME", help="one of the figures below, or 'all'")
+    parser.add_argument(
+        "name", choices=[*figures, "all"], metavar="NAME", help="one of the figures below, or 'all'"
+    )
     parser.add_argument("--quick", action="store_true", help="smaller grids and fewer iterations")
-    parser.add_argument("--out", type=Path, default=Path("figures"), help="directory to write to (%(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("figures"), help="directory to write to (%(default)s)"
+    )
     parser.add_argument("--redraw", action="store_true", help="draw again from the CSV files in --out")
     parser.add_argument("--no-progress", action="store_true", help="no progress bars")
     args = parser.parse_args(argv)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,7 +14,10 @@ from sppo.exact import SweepResult, TabularMDP, cliff_world, deep_sea_treasure, 
 OBJECTIVES = ("smdpo", "mdpo", "trpo")
 LABELS = {"smdpo": "sMDPO", "mdpo": "MDPO", "trpo": "TRPO", "ppo": "PPO"}
 COLORS = {"smdpo": "tab:blue", "mdpo": "tab:red", "trpo": "tab:green", "ppo": "tab:orange"}
-ENVIRONMENTS = {"cliffworld": cliff_world, "deepseatreasure": deep_sea_treasure}
+ENVIRONMENTS: dict[str, Callable[[], TabularMDP]] = {
+    "cliffworld": cliff_world,
+    "deepseatreasure": deep_sea_treasure,
+}
 TITLES = {"cliffworld": "CliffWorld", "deepseatreasure": "DeepSeaTreasure"}
 
 
@@ -41,9 +45,14 @@ def grids(environment: str, quick: bool) -> Grids:
     top = 3 if cliff else -2
     if quick:
         return Grids(
-            300 if cliff else 100, (1, 10, 100), powers(-13, -1, 3), powers(-12, top, 3), (0.01, 0.2, 0.5, 0.9),
-            (0.0, 0.5), powers(-24, -2, 4),
-        )  # fmt: skip
+            300 if cliff else 100,
+            (1, 10, 100),
+            powers(-13, -1, 3),
+            powers(-12, top, 3),
+            (0.01, 0.2, 0.5, 0.9),
+            (0.0, 0.5),
+            powers(-24, -2, 4),
+        )
     return Grids(
         2000 if cliff else 200,
         (1, 10, 100, 1000),
@@ -63,7 +72,13 @@ def environment(name: str) -> TabularMDP:
 
 @cache
 def swept(
-    name: str, objective: str, method: str, inner_steps: int, quick: bool, progress: bool, armijo_test: str = ""
+    name: str,
+    objective: str,
+    method: str,
+    inner_steps: int,
+    quick: bool,
+    progress: bool,
+    armijo_test: str = "",
 ) -> SweepResult:
     """The paper's sweep of one objective and method at one number of inner steps."""
     g = grids(name, quick)
@@ -77,9 +92,14 @@ def swept(
     if armijo_test:
         axes["armijo_test"] = armijo_test
     return sweep(
-        environment(name), objective, method, iterations=g.iterations, inner_steps=inner_steps, progress=progress,
+        environment(name),
+        objective,
+        method,
+        iterations=g.iterations,
+        inner_steps=inner_steps,
+        progress=progress,
         **axes,
-    )  # fmt: skip
+    )
 
 
 def optimal_value(name: str) -> float:
@@ -88,6 +108,7 @@ def optimal_value(name: str) -> float:
 
 
 def thinned(iterations: int, points: int = 400) -> np.ndarray:
-    """At most about ``points`` of the iterations 0 ... iterations - 1, evenly spaced, first and last included."""
+    """At most about ``points`` of the iterations 0 ... iterations - 1, evenly spaced, first and last
+    included."""
     step = max(1, iterations // points)
     return np.unique(np.append(np.arange(0, iterations, step), iterations - 1))

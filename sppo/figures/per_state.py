@@ -33,8 +33,14 @@ def _tuned(mdp: TabularMDP, quick: bool, progress: bool) -> float:
     """The η = 2^k of best J after 2000 iterations of closed-form sMDPO; among equals the fastest."""
     etas = list(powers(-13, 13, 4 if quick else 1))
     result = sweep(
-        mdp, "smdpo", "closed_form", iterations=TUNING_ITERATIONS, eta=etas, keep_curves=True, progress=progress
-    )  # fmt: skip
+        mdp,
+        "smdpo",
+        "closed_form",
+        iterations=TUNING_ITERATIONS,
+        eta=etas,
+        keep_curves=True,
+        progress=progress,
+    )
     assert result.curves is not None
     best = result.final >= result.final.max() - 1e-9
     return float(np.array(etas)[best][result.curves[best].mean(axis=1).argmax()])
@@ -56,17 +62,25 @@ def compute(quick: bool, progress: bool) -> dict[str, Table]:
             # a fraction of the way from the uniform policy's value to the optimum
             gap = (optimum - result.values) / (optimum - result.values[0])
             arrival = {f"iterations_to_{share}": _first(gap <= 1.0 - share / 100) for share in (50, 90, 99)}
-            summary.append({
-                "environment": name, "step": kind,
-                "eta_first": float(at_start.min()) if kind == "per-state" else float(eta),
-                "eta_first_largest": float(at_start[start.occupancy > 0].max()) if kind == "per-state" else float(eta),
-                "value_at_2000": result.values[min(TUNING_ITERATIONS, iterations) - 1],
-                "final_value": result.values[-1], "optimal_value": optimum, **arrival,
-                "monotone": bool(np.all(np.diff(result.values) >= -1e-9)),
-            })  # fmt: skip
+            summary.append(
+                {
+                    "environment": name,
+                    "step": kind,
+                    "eta_first": float(at_start.min()) if kind == "per-state" else float(eta),
+                    "eta_first_largest": float(at_start[start.occupancy > 0].max())
+                    if kind == "per-state"
+                    else float(eta),
+                    "value_at_2000": result.values[min(TUNING_ITERATIONS, iterations) - 1],
+                    "final_value": result.values[-1],
+                    "optimal_value": optimum,
+                    **arrival,
+                    "monotone": bool(np.all(np.diff(result.values) >= -1e-9)),
+                }
+            )
             at = np.unique(np.geomspace(1, iterations, 300).astype(int)) - 1
             curves += [
-                {"environment": name, "step": kind, "iteration": t, "value": result.values[t]} for t in at.tolist()
+                {"environment": name, "step": kind, "iteration": t, "value": result.values[t]}
+                for t in at.tolist()
             ]
     return {"curves": stack(curves), "summary": stack(summary)}
 
@@ -95,12 +109,14 @@ def draw(tables: Tables) -> MplFigure:
         axes.set_ylim(-0.1 * optimum, 1.08 * optimum)
         axes.set_xlabel("iteration + 1")
         axes.set_title(name)
-        axes.legend(fontsize=8, loc="upper left")
+        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16))
     panels[0].set_ylabel(r"$J(\pi_t)$, closed-form sMDPO")
     figure.tight_layout()
     return figure
 
 
 FIGURES = {
-    "per_state": Figure("per_state", "per-state, uniform and tuned step sizes of closed-form sMDPO", compute, draw)
+    "per_state": Figure(
+        "per_state", "per-state, uniform and tuned step sizes of closed-form sMDPO", compute, draw
+    )
 }

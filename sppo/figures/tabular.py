@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: The conventional form of each algorithm: the one in the main text's learning curves.
 CONVENTIONAL = {"smdpo": "fixed", "mdpo": "fixed", "trpo": "constrained", "ppo": "fixed"}
 CURVE_INNER_STEPS = 100
-PLATEAU_INNER = (10, 100, 1000)
+COLUMNS = (10, 100, 1000)
 
 
 def compute_learning_curves(quick: bool, progress: bool) -> dict[str, Table]:
@@ -26,11 +26,16 @@ def compute_learning_curves(quick: bool, progress: bool) -> dict[str, Table]:
     for name in TITLES:
         for objective, method in CONVENTIONAL.items():
             result = swept(name, objective, method, CURVE_INNER_STEPS, quick, progress)
-            settings.append({
-                "environment": name, "objective": objective, "method": method, "optimal_value": optimal_value(name),
-                "setting": ", ".join(f"{key}={value:g}" for key, value in result.best_setting.items()),
-                "final_value": result.best_value,
-            })  # fmt: skip
+            settings.append(
+                {
+                    "environment": name,
+                    "objective": objective,
+                    "method": method,
+                    "optimal_value": optimal_value(name),
+                    "setting": ", ".join(f"{key}={value:g}" for key, value in result.best_setting.items()),
+                    "final_value": result.best_value,
+                }
+            )
             rows += [
                 {"environment": name, "objective": objective, "iteration": t, "value": result.best_curve[t]}
                 for t in thinned(result.best_curve.size).tolist()
@@ -66,12 +71,24 @@ def compute_ppo(quick: bool, progress: bool) -> dict[str, Table]:
             result = swept(name, "ppo", "fixed", m, quick, progress)
             for i, epsilon in enumerate(result.axes["epsilon"]):
                 best = int(result.final[i].argmax())
-                rows.append({
-                    "environment": name, "inner_steps": m, "epsilon": epsilon, "alpha": result.axes["alpha"][best],
-                    "final_value": result.final[i, best], "optimal_value": optimal_value(name),
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "environment": name,
+                        "inner_steps": m,
+                        "epsilon": epsilon,
+                        "alpha": result.axes["alpha"][best],
+                        "final_value": result.final[i, best],
+                        "optimal_value": optimal_value(name),
+                    }
+                )
                 grid += [
-                    {"environment": name, "inner_steps": m, "epsilon": epsilon, "alpha": alpha, "final_value": value}
+                    {
+                        "environment": name,
+                        "inner_steps": m,
+                        "epsilon": epsilon,
+                        "alpha": alpha,
+                        "final_value": value,
+                    }
                     for alpha, value in zip(result.axes["alpha"], result.final[i].tolist(), strict=True)
                 ]
     return {"sensitivity": stack(rows), "grid": stack(grid)}
@@ -82,7 +99,7 @@ def draw_ppo(tables: Tables) -> MplFigure:
     import matplotlib.pyplot as plt
 
     table = tables["sensitivity"]
-    columns = [m for m in PLATEAU_INNER if m in np.asarray(table["inner_steps"])]
+    columns = [m for m in COLUMNS if m in np.asarray(table["inner_steps"])]
     figure, grid = plt.subplots(len(TITLES), len(columns), figsize=(4 * len(columns), 6), squeeze=False)
     for row, (name, title) in zip(grid, TITLES.items(), strict=True):
         for axes, m in zip(row, columns, strict=True):
@@ -100,7 +117,7 @@ def draw_ppo(tables: Tables) -> MplFigure:
 
 def compute_plateaus(quick: bool, progress: bool) -> dict[str, Table]:
     """Closed-form MDPO with η = 1 on CliffWorld."""
-    result = solve(environment("cliffworld"), "mdpo", "closed_form", iterations=500 if quick else 2000, eta=1.0)
+    result = solve(environment("cliffworld"), "mdpo", "closed_form", iterations=2000, eta=1.0)
     return {"curve": {"iteration": np.arange(result.values.size), "value": result.values}}
 
 
@@ -110,7 +127,12 @@ def draw_plateaus(tables: Tables) -> MplFigure:
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), width_ratios=(1, 1.6))
     _draw_cliff(left)
-    right.plot(tables["curve"]["iteration"], tables["curve"]["value"], color=COLORS["mdpo"], label=r"MDPO, $\eta = 1$")
+    right.plot(
+        tables["curve"]["iteration"],
+        tables["curve"]["value"],
+        color=COLORS["mdpo"],
+        label=r"MDPO, $\eta = 1$",
+    )
     for power, style in ((6, "-"), (8, "--"), (10, ":")):
         label = rf"$0.9^{{{power}}}$" + (" (optimal)" if power == 6 else "")
         right.axhline(0.9**power, color="black", linewidth=0.8, linestyle=style, label=label)
@@ -131,7 +153,9 @@ def _draw_cliff(axes: Axes) -> None:
         x, y = divmod(state, 5)
         name = names.get(state, "")
         axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colors.get(name, "white"), edgecolor="black"))
-        axes.text(x + 0.5, y + 0.5, name, ha="center", va="center", color="white" if name == "Cliff" else "black")
+        axes.text(
+            x + 0.5, y + 0.5, name, ha="center", va="center", color="white" if name == "Cliff" else "black"
+        )
     axes.set_xlim(-0.05, 4.05)
     axes.set_ylim(-0.05, 5.05)
     axes.set_aspect("equal")
@@ -142,10 +166,18 @@ def _draw_cliff(axes: Axes) -> None:
 FIGURES = {
     figure.name: figure
     for figure in (
-        Figure("learning_curves", "best settings on both environments, m = 100", compute_learning_curves,
-               draw_learning_curves),
+        Figure(
+            "learning_curves",
+            "best settings on both environments, m = 100",
+            compute_learning_curves,
+            draw_learning_curves,
+        ),
         Figure("ppo_sensitivity", "PPO's final value against its clip", compute_ppo, draw_ppo),
-        Figure("mdpo_plateaus", "CliffWorld and the three plateaus of closed-form MDPO", compute_plateaus,
-               draw_plateaus),
+        Figure(
+            "mdpo_plateaus",
+            "CliffWorld and the three plateaus of closed-form MDPO",
+            compute_plateaus,
+            draw_plateaus,
+        ),
     )
-}  # fmt: skip
+}

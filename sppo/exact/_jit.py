@@ -1,0 +1,23 @@
+"""How the solvers' functions are compiled: cached on disk, without Python's global lock, IEEE division.
+
+Numba notices a changed source file, but not a change in a function that a cached one calls from another file:
+after editing a kernel, delete ``__pycache__``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+
+def _decorator(**options: Any) -> Any:
+    return njit(cache=True, nogil=True, error_model="numpy", **options)
+
+
+#: Called from Python as well as from compiled code.
+entry = _decorator()
+#: Called from compiled code only: no wrapper for Python is compiled, which halves the time it takes.
+leaf = _decorator(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+#: Pasted into its callers.
+inlined = _decorator(inline="always")
