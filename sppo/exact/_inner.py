@@ -178,16 +178,18 @@ def fixed_steps(
 
 @leaf
 def measure(
-    objective: int, alpha: float, packets: Packets, actions: int, n: int
-) -> tuple[float, float, float]:
-    """(J, C, J - C/η) of the policy softmax(θ + α step), with A in place of Q (which shifts J by a constant).
+    objective: int, rule: int, alpha: float, packets: Packets, actions: int, n: int
+) -> tuple[float, float]:
+    """(what the rule compares, C) of the policy softmax(θ + α step).
+
+    Compared is J - C/η by the Armijo rule, else J, with A in place of Q (which shifts J by a constant); C is
+    computed for the trust region only.
 
     sMDPO: J = Σ d Σ p_t A (u - shift);  TRPO, MDPO: J = Σ d Σ p A;
     sMDPO, TRPO: C = Σ d (shift - Σ p_t u);  MDPO: C = Σ d (Σ p u - shift).
     """
-    gains = splat(0.0)
+    scores = splat(0.0)
     divergences = splat(0.0)
-    penalties = splat(0.0)
     for k in range((n + WIDTH - 1) // WIDTH):
         base = k * actions * WIDTH
         top = load(packets.pair, LOGITS, base) + alpha * load(packets.pair, STEP, base)
@@ -218,12 +220,12 @@ def measure(
             if objective == MDPO:
                 divergence = moved * scale - shift
         occupancy = load(packets.single, OCCUPANCY, k * WIDTH)
-        gains = gains + occupancy * gain
-        weighted = occupancy * divergence
-        divergences = divergences + weighted
-        penalties = penalties + load(packets.single, INV_ETA, k * WIDTH) * weighted
-    gain_total = total(gains)
-    return gain_total, total(divergences), gain_total - total(penalties)
+        if rule == ARMIJO:
+            gain = gain - load(packets.single, INV_ETA, k * WIDTH) * divergence
+        scores = scores + occupancy * gain
+        if rule == TRUST_REGION:
+            divergences = divergences + occupancy * divergence
+    return total(scores), (total(divergences) if rule == TRUST_REGION else 0.0)
 
 
 @leaf

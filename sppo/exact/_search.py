@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from sppo.exact._inner import (
-    ARMIJO,
     LOGITS,
     SMDPO,
     STEP,
@@ -68,8 +67,7 @@ def find_step(
     trial = guess if interval else 0
     while high - low > 1:
         step = alpha * search.decay**trial
-        gain, divergence, regularized = measure(objective, step, packets, actions, n)
-        new = regularized if search.rule == ARMIJO else gain
+        new, divergence = measure(objective, search.rule, step, packets, actions, n)
         if (trust and new >= present and divergence <= search.delta) or (
             not trust and new >= present + step * slope
         ):
@@ -86,8 +84,7 @@ def find_step(
             trial = (low + high) // 2
         stride *= 2
     if high == search.tries:
-        gain, divergence, regularized = measure(objective, accepted, packets, actions, n)
-        value = regularized if search.rule == ARMIJO else gain
+        value, _ = measure(objective, search.rule, accepted, packets, actions, n)
     return accepted, value, min(high, search.tries - 1)
 
 
@@ -106,8 +103,7 @@ def search_steps(
     vectors = (n + WIDTH - 1) // WIDTH
     size = vectors * actions * WIDTH
     trust = search.rule == TRUST_REGION
-    gain, _, regularized = measure(objective, 0.0, packets, actions, n)
-    present = regularized if search.rule == ARMIJO else gain
+    present, _ = measure(objective, search.rule, 0.0, packets, actions, n)
     accepted = 0.0
     guess = 0
     for i in range(steps):
