@@ -2,9 +2,9 @@
 
     python benchmarks/exact_scaling.py [--out benchmarks/results/exact]
 
-Two families: DeepSeaTreasure of growing depth (acyclic: solved directly) and random MDPs with five successors
-per state and action (one large strong component: solved iteratively). For each, the time of one
-``mdp.evaluate`` and of one iteration of ``solve`` (sMDPO, ten inner steps), and the peak memory of the process.
+Two families: DeepSeaTreasure of growing depth (acyclic: solved directly) and random MDPs with five
+successors per state and action (one large strong component: solved iteratively). For each, the time of one
+``mdp.evaluate`` and of one iteration of ``solve`` (sMDPO, ten inner steps), and the peak memory.
 """
 
 from __future__ import annotations

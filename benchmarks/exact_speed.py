@@ -2,8 +2,8 @@
 
     python benchmarks/exact_speed.py [--grid] [--out benchmarks/results/exact]
 
-Every configuration is run by ``exact_numpy.py`` and by ``sppo.exact.solve``, alternating, single-threaded; the
-time is CPU time per inner step, the best of the repetitions of each, and the values must agree to 1e-10.
+Every configuration is run by ``exact_numpy.py`` and by ``sppo.exact.solve``, alternating, single-threaded;
+the time is CPU time per inner step, the best of the repetitions of each, and the values must agree to 1e-10.
 ``--cold`` also times a first ``solve`` in a new process with an empty compilation cache, ``--grid`` the
 paper's entire fixed-step grid for CliffWorld on all cores.
 """
@@ -31,7 +31,7 @@ from sppo.figures.figure import stack, write_table
 Row = dict[str, Any]
 OBJECTIVES = ("smdpo", "mdpo", "trpo")
 #: method -> (iterations, inner steps); short enough that no decision of a search depends on rounding
-SIZES = {"fixed": (20, 100), "line_search": (10, 50), "constrained": (12, 10)}
+SIZES = {"fixed": (20, 500), "line_search": (10, 300), "constrained": (12, 30)}
 
 
 def _timed(function: Callable[[], np.ndarray], repetitions: int) -> tuple[float, np.ndarray]:

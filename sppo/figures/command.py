@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import pkgutil
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sppo import figures as package
 from sppo.figures.figure import Figure, Tables, read_table, write_table
-
-#: Modules with ``FIGURES``, in the order in which ``all`` makes them.
-MODULES = ("tabular", "ablation", "per_state")
 
 
 def all_figures() -> dict[str, Figure]:
-    """Every figure by name."""
+    """Every figure by name: ``FIGURES`` of all modules of this package that have it."""
     figures: dict[str, Figure] = {}
-    for module in MODULES:
-        figures.update(importlib.import_module(f"sppo.figures.{module}").FIGURES)
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        figures.update(getattr(importlib.import_module(module.name), "FIGURES", {}))
     return figures
 
 
