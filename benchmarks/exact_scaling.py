@@ -10,11 +10,15 @@ successors per state and action (one large strong component: solved iteratively)
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+# on a busy machine the threads of BLAS spend more time waiting for one another than computing
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 

@@ -99,8 +99,9 @@ def solve_fixed_point(matrix: sp.csr_matrix, gamma: float, b: Array) -> Array:
     for _ in range(REFINEMENTS):
         if size <= TOLERANCE * float(np.max(np.abs(x))):
             return x
-        correction, _ = spla.bicgstab(operator, residual, rtol=1e-9, atol=0.0, maxiter=200)
-        candidate = x + correction
+        # scaled, because SciPy takes a small right-hand side for a breakdown of the method
+        correction, _ = spla.bicgstab(operator, residual / size, rtol=1e-9, atol=0.0, maxiter=200)
+        candidate = x + size * correction
         next_residual = b + gamma * (matrix @ candidate) - candidate
         next_size = float(np.max(np.abs(next_residual)))
         if not next_size < 0.5 * size:
