@@ -23,6 +23,10 @@ from sppo.exact.settings import check_count, make_plan
 from sppo.exact.solver import run
 
 
+#: Final values closer than this (relative to 1 or to themselves) count as equal.
+TIE = 1e-9
+
+
 @dataclass(frozen=True)
 class SweepResult:
     """A grid of runs.
@@ -31,7 +35,8 @@ class SweepResult:
         one of them if several numbers were given
     :param final: J before the last update, ``values[-1]``, of every setting; shape: the lengths of the axes
     :param curves: the values of every setting, shape ``final.shape + (iterations,)``; only if asked for
-    :param best_setting: hyper-parameters of the best setting (the first of equals in grid order)
+    :param best_setting: hyper-parameters of the best setting: of the settings that end within 1e-9 of the highest
+        value, the one with the highest mean value, that is, the fastest
     :param best_curve: its values
     """
 
@@ -109,8 +114,8 @@ def sweep(
 
     final = np.empty(len(jobs))
     curves = np.empty((len(jobs), iterations)) if keep_curves else None
-    best_value, best_job = -np.inf, len(jobs)
-    best_curve: Array = np.empty(0)
+    means = np.empty(len(jobs))
+    candidates: dict[int, Array] = {}
 
     def execute(job: int) -> Array:
         plan, steps = jobs[job]
@@ -121,11 +126,17 @@ def sweep(
     for job, curve in _map(
         execute, order, threads or len(os.sched_getaffinity(0)), progress, f"{objective} {method}"
     ):
-        final[job] = curve[-1]
+        final[job], means[job] = curve[-1], curve.mean()
         if curves is not None:
             curves[job] = curve
-        if (curve[-1], -job) > (best_value, -best_job):
-            best_value, best_job, best_curve = curve[-1], job, curve
+        # keep the curves that may yet be the best, no others: a grid's worth of curves is large
+        done = [*candidates, job]
+        highest = max(final[i] for i in done)
+        candidates[job] = curve
+        for i in done:
+            if final[i] < highest - TIE * max(1.0, abs(highest)):
+                del candidates[i]
+    best_job = max(sorted(candidates), key=lambda i: means[i])
     best_setting = dict(zip(axes, list(product(*axes.values()))[best_job], strict=True))
     return SweepResult(
         objective,
@@ -133,7 +144,7 @@ def sweep(
         axes,
         final.reshape(shape),
         best_setting,
-        best_curve,
+        candidates[best_job],
         None if curves is None else curves.reshape(*shape, iterations),
     )
 

@@ -9,7 +9,17 @@ import numpy as np
 
 from sppo.exact import SweepResult
 from sppo.figures.figure import Figure, Table, Tables, stack, where
-from sppo.figures.grids import COLORS, LABELS, OBJECTIVES, TITLES, grids, optimal_value, swept, thinned
+from sppo.figures.grids import (
+    COLORS,
+    LABELS,
+    OBJECTIVES,
+    TITLES,
+    WIDTHS,
+    grids,
+    optimal_value,
+    swept,
+    thinned,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as MplFigure
@@ -84,7 +94,9 @@ def compute(environment: str, quick: bool, progress: bool) -> dict[str, Table]:
                 base = {"variant": variant, "objective": objective, "inner_steps": m}
                 sensitivity += _rows(result, parameter, base)
                 grid += _grid_rows(result, base)
-            m, best = max(results.items(), key=lambda item: (item[1].best_value, item[1].best_curve.mean()))
+            m, best = max(
+                results.items(), key=lambda item: (round(item[1].best_value, 8), item[1].best_curve.mean())
+            )
             setting = ", ".join(f"{name}={value:g}" for name, value in best.best_setting.items())
             curves += [
                 {
@@ -127,17 +139,22 @@ def draw(environment: str, tables: Tables) -> MplFigure:
                     part["final_value"],
                     style,
                     color=COLORS[objective],
+                    linewidth=WIDTHS[objective],
                     marker="o",
                     markersize=3,
                 )
-            if not len(rows["objective"]):
-                axes.text(0.5, 0.5, "not run: identical to m = 100", ha="center", transform=axes.transAxes)
-            axes.set_xscale("log", base=2)
-            axes.set_xlabel(rf"$\{parameter}$")
             axes.set_title(f"m = {m}")
+            if len(rows["objective"]):
+                axes.set_xscale("log", base=2)
+                axes.set_xlabel(rf"$\{parameter}$")
+            else:
+                axes.text(0.5, 0.5, "not run: saturated at m = 10", ha="center", transform=axes.transAxes)
+                axes.set_xticks([])
         for objective in OBJECTIVES:
             part = where(curves, variant=variant, objective=objective)
-            grid[row][-1].plot(part["iteration"], part["value"], style, color=COLORS[objective])
+            grid[row][-1].plot(
+                part["iteration"], part["value"], style, color=COLORS[objective], linewidth=WIDTHS[objective]
+            )
         grid[row][-1].set_xlabel("iteration")
         grid[row][-1].set_title("best setting of each")
         if style == "-":
@@ -147,7 +164,15 @@ def draw(environment: str, tables: Tables) -> MplFigure:
             axes.axhline(optimum, color="black", linewidth=0.8)
             axes.set_ylim(bottom, optimum * 1.06)
     handles = [
-        Line2D([], [], color=COLORS[objective], marker="o", markersize=3, label=LABELS[objective])
+        Line2D(
+            [],
+            [],
+            color=COLORS[objective],
+            linewidth=WIDTHS[objective],
+            marker="o",
+            markersize=3,
+            label=LABELS[objective],
+        )
         for objective in OBJECTIVES
     ]
     handles.append(

@@ -14,6 +14,8 @@ from sppo.exact import SweepResult, TabularMDP, cliff_world, deep_sea_treasure, 
 OBJECTIVES = ("smdpo", "mdpo", "trpo")
 LABELS = {"smdpo": "sMDPO", "mdpo": "MDPO", "trpo": "TRPO", "ppo": "PPO"}
 COLORS = {"smdpo": "tab:blue", "mdpo": "tab:red", "trpo": "tab:green", "ppo": "tab:orange"}
+#: Curves often coincide: thin lines are drawn over thick ones.
+WIDTHS = {"smdpo": 4.0, "mdpo": 2.4, "trpo": 1.1, "ppo": 1.5}
 ENVIRONMENTS: dict[str, Callable[[], TabularMDP]] = {
     "cliffworld": cliff_world,
     "deepseatreasure": deep_sea_treasure,
