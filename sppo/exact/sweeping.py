@@ -22,7 +22,6 @@ from sppo.exact.mdp import TabularMDP
 from sppo.exact.settings import check_count, make_plan
 from sppo.exact.solver import run
 
-
 #: Final values closer than this (relative to 1 or to themselves) count as equal.
 TIE = 1e-9
 
@@ -35,8 +34,8 @@ class SweepResult:
         one of them if several numbers were given
     :param final: J before the last update, ``values[-1]``, of every setting; shape: the lengths of the axes
     :param curves: the values of every setting, shape ``final.shape + (iterations,)``; only if asked for
-    :param best_setting: hyper-parameters of the best setting: of the settings that end within 1e-9 of the highest
-        value, the one with the highest mean value, that is, the fastest
+    :param best_setting: hyper-parameters of the best setting: of the settings that end within 1e-9 of the
+        highest value, the one with the highest mean value, that is, the fastest
     :param best_curve: its values
     """
 
