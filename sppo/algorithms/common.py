@@ -268,7 +268,7 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
         return self._fast
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_fast"]
+        return [*super()._excluded_save_params(), "_fast", "_fallback_told"]
 
     def _train_epoch(
         self, epoch: int, surrogate: Surrogate, clip_range_vf: float | None, statistics: UpdateStatistics

@@ -17,9 +17,9 @@ from sppo.algorithms.common import SurrogateAlgorithm
 class MaskableSPPO(SurrogateAlgorithm, MaskablePPO):
     """sPPO and its relatives for environments that forbid actions.
 
-    :class:`sb3_contrib.MaskablePPO`'s parameters, and :class:`sppo.SPPO`'s ``use_softmax``, ``eta`` and
-    ``clip_mode``. With ``use_softmax=False`` and no ``eta`` the trained weights equal MaskablePPO's bit
-    for bit.
+    :class:`sb3_contrib.MaskablePPO`'s parameters, and :class:`sppo.SPPO`'s ``use_softmax``, ``eta``,
+    ``clip_mode`` and ``engine``. With ``use_softmax=False`` and no ``eta`` the trained weights equal
+    MaskablePPO's bit for bit, unless ``engine="fast"``.
     """
 
     run_name = "Maskable{}"

@@ -13,9 +13,10 @@ from sppo.algorithms.common import SurrogateAlgorithm
 class RecurrentSPPO(SurrogateAlgorithm, RecurrentPPO):
     """sPPO and its relatives for LSTM policies.
 
-    :class:`sb3_contrib.RecurrentPPO`'s parameters, and :class:`sppo.SPPO`'s ``use_softmax``, ``eta`` and
-    ``clip_mode``. With ``use_softmax=False`` and no ``eta`` the trained weights equal RecurrentPPO's bit
-    for bit.
+    :class:`sb3_contrib.RecurrentPPO`'s parameters, and :class:`sppo.SPPO`'s ``use_softmax``, ``eta``,
+    ``clip_mode`` and ``engine``; LSTMs are not covered by the fast engine, so ``"auto"`` is the
+    reference loop. With ``use_softmax=False`` and no ``eta`` the trained weights equal RecurrentPPO's
+    bit for bit.
     """
 
     run_name = "Recurrent{}"

@@ -10,8 +10,8 @@ from sppo.algorithms.common import SurrogateAlgorithm
 class SPPO(SurrogateAlgorithm, PPO):
     """Proximal policy optimisation with a clipped log-ratio (sPPO), and its relatives.
 
-    Takes :class:`stable_baselines3.PPO`'s parameters, unchanged and in the same order, and three more,
-    keyword-only. Together they choose the surrogate:
+    Takes :class:`stable_baselines3.PPO`'s parameters, unchanged and in the same order, and four more,
+    keyword-only. Three of them choose the surrogate:
 
     ===================  =====================  =========================================
     ``use_softmax``      clip (``clip_range``)  divergence (``clip_range=None, eta=...``)
@@ -21,7 +21,7 @@ class SPPO(SurrogateAlgorithm, PPO):
     ===================  =====================  =========================================
 
     With both a clip and an ``eta``, both are applied. With ``use_softmax=False`` and no ``eta`` the
-    trained weights equal :class:`stable_baselines3.PPO`'s bit for bit.
+    trained weights equal :class:`stable_baselines3.PPO`'s bit for bit, unless ``engine="fast"``.
 
     :param use_softmax: linearise the log-ratio of the policies instead of their ratio
     :param eta: step size of the divergence from the old policy (smaller keeps closer), or a function of
@@ -29,10 +29,14 @@ class SPPO(SurrogateAlgorithm, PPO):
     :param clip_mode: ``"two-sided"`` (the printed formula) gives a sample outside the clip's interval
         no gradient; ``"one-sided"`` cuts it only where it would move further out, as PPO does. Without
         effect when ``use_softmax=False``.
+    :param engine: ``"auto"`` trains in compiled code where it can, several times faster and with the
+        same result to float32 rounding per update, and otherwise (as well as for PPO proper) with
+        PyTorch; ``"reference"`` always uses PyTorch; ``"fast"`` insists on compiled code and says why
+        if that is not possible
 
     ``clip_range=None`` switches the clip off. For the other parameters see
     :class:`stable_baselines3.PPO`.
 
-    A file saved by PPO loads here with the three parameters' defaults, unless
+    A file saved by PPO loads here with the four parameters' defaults, unless
     ``SPPO.load(path, use_softmax=...)`` says otherwise; a file saved here loads in ``PPO.load``.
     """
