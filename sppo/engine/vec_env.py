@@ -14,7 +14,7 @@ from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from sppo.engine.shared_vec_env import SharedVecEnv
-from sppo.engine.workers import available_processes, idle_cores
+from sppo.engine.workers import available_processes, can_fork, idle_cores, keeps_order_of_writes
 
 Backend = Literal["auto", "gymnasium", "envpool", "subproc"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
@@ -54,22 +54,30 @@ def make_vec_env(
     env_id: str | Callable[..., gym.Env],
     n_envs: int = 1,
     seed: int | None = None,
-    *args: Any,
+    start_index: int = 0,
+    monitor_dir: str | None = None,
+    wrapper_class: Callable[[gym.Env], gym.Env] | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    vec_env_cls: type[DummyVecEnv | SubprocVecEnv] | None = None,
+    vec_env_kwargs: dict[str, Any] | None = None,
+    monitor_kwargs: dict[str, Any] | None = None,
+    wrapper_kwargs: dict[str, Any] | None = None,
+    *,
     backend: Backend = "auto",
-    **kwargs: Any,
 ) -> VecEnv:
     """Make ``n_envs`` environments wrapped in ``Monitor``, as Stable-Baselines3's function does.
 
     :param env_id: an environment's id, or a function that makes one
     :param n_envs: how many
     :param seed: seed of the first; the others count up from it
+    :param vec_env_cls: a class of vectorised environments to use instead of choosing a backend
     :param backend: ``"gymnasium"`` steps them one after the other in this process; ``"subproc"`` in as
         many processes as there are cores (``OMP_NUM_THREADS`` limits it), through shared memory where
-        the spaces allow it; ``"envpool"`` uses EnvPool's own C++ implementations of the environments;
-        ``"auto"`` chooses between the first two by how long a step takes and whether a core is idle.
-        The trajectories do not depend on which of those two it is.
-    :param args: Stable-Baselines3's further parameters, in its order
-    :param kwargs: see ``args``
+        spaces and machine allow it; ``"envpool"`` uses EnvPool's own C++ implementations of the
+        environments; ``"auto"`` chooses between the first two by how long a step takes and whether a
+        core is idle. The trajectories do not depend on which of those two it is.
+
+    The other parameters are Stable-Baselines3's.
     """
     if backend not in BACKENDS:
         options = ", ".join(f'backend="{name}"' for name in BACKENDS)
@@ -77,26 +85,28 @@ def make_vec_env(
     if backend == "envpool":
         from sppo.engine.pool import make_envpool
 
-        return make_envpool(env_id, n_envs, seed, *args, **kwargs)
-    if backend == "auto":
-        parallel = _gains_from_processes(env_id, n_envs, kwargs.get("env_kwargs"))
-        backend = "subproc" if parallel else "gymnasium"
+        foreign = {"monitor_dir": monitor_dir, "wrapper_class": wrapper_class, "vec_env_cls": vec_env_cls}
+        return make_envpool(env_id, n_envs, seed, env_kwargs, **foreign)
+    kind: Any = vec_env_cls
+    if kind is None:
+        parallel = backend == "subproc" or (
+            backend == "auto" and _gains_from_processes(env_id, n_envs, env_kwargs)
+        )
+        kind = _in_processes if parallel else InProcessVecEnv
+    return env_util.make_vec_env(
+        *(env_id, n_envs, seed, start_index, monitor_dir, wrapper_class, env_kwargs),
+        *(kind, vec_env_kwargs, monitor_kwargs, wrapper_kwargs),
+    )
 
-    def build(env_fns: list[Callable[[], gym.Env]], **options: Any) -> VecEnv:
-        if backend == "gymnasium":
-            return InProcessVecEnv(env_fns, **options)
-        return SharedVecEnv(env_fns, **options) if _fits_on_board(env_fns[0]) else SubprocVecEnv(env_fns)
 
-    return env_util.make_vec_env(env_id, n_envs, seed, *args, vec_env_cls=build, **kwargs)  # type: ignore
-
-
-def _fits_on_board(env_fn: Callable[[], gym.Env]) -> bool:
-    """Whether the spaces are plain arrays of fixed size."""
-    env = env_fn()
+def _in_processes(env_fns: list[Callable[[], gym.Env]], **options: Any) -> VecEnv:
+    """Through shared memory if the spaces are plain arrays of fixed size, else upstream's processes."""
+    env = env_fns[0]()
     plain = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
     fits = isinstance(env.observation_space, plain) and isinstance(env.action_space, plain)
     env.close()
-    return fits
+    kind: Any = SharedVecEnv if fits and keeps_order_of_writes() else SubprocVecEnv
+    return kind(env_fns, **options)
 
 
 def _gains_from_processes(
@@ -104,8 +114,11 @@ def _gains_from_processes(
 ) -> bool:
     """Whether the time that further processes save per step is more than their meeting costs."""
     processes = min(available_processes(), n_envs)
-    # Processes of a pool may not have children; and a function may make something too dear to try.
+    # Processes of a pool may not have children, a function may make something too dear to try, and a
+    # script that is not written for it cannot be imported anew by a process that was not forked.
     if processes < 2 or not isinstance(env_id, str) or mp.current_process().daemon:
+        return False
+    if not (can_fork() and keeps_order_of_writes()) or (env_kwargs or {}).get("render_mode") == "human":
         return False
     env = gym.make(env_id, **(env_kwargs or {}))
     action = env.action_space.sample()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import platform
 import signal
 import sys
 import threading
@@ -153,10 +154,22 @@ def idle_cores(samples: int = 20, pause: float = 1e-3) -> float:
     return max(cores - others / samples, 0.0)
 
 
+def keeps_order_of_writes() -> bool:
+    """Whether another process sees this one's writes to memory in the order in which they were made.
+
+    The counters on the :class:`Board` rely on it; other processors than x86 do not promise it.
+    """
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def can_fork() -> bool:
+    """Whether a copy of this process is safe to make: on Linux, while Python runs one thread."""
+    return sys.platform == "linux" and threading.active_count() == 1
+
+
 def start_context() -> Any:
-    """How to start workers: by forking (at once, sharing memory) while there is only one thread."""
-    can_fork = sys.platform == "linux" and threading.active_count() == 1
-    return mp.get_context("fork" if can_fork else "spawn")
+    """How to start workers: by forking (at once, sharing memory) where that is safe."""
+    return mp.get_context("fork" if can_fork() else "spawn")
 
 
 def start_worker(

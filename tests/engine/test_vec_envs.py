@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import gymnasium as gym
@@ -114,6 +115,27 @@ def test_auto_stays_in_process_where_processes_do_not_pay(monkeypatch: pytest.Mo
     monkeypatch.setattr(vec_env_module, "idle_cores", lambda: 2.0)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert isinstance(sppo.make_vec_env("Humanoid-v5", 4), DummyVecEnv)
+
+
+def test_processes_that_cannot_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside another thread, workers start from scratch; and ``auto`` does without."""
+    monkeypatch.setattr(vec_env_module, "idle_cores", lambda: 2.0)
+    release = threading.Event()
+    other = threading.Thread(target=release.wait)
+    other.start()
+    try:
+        assert isinstance(sppo.make_vec_env("Humanoid-v5", 4), DummyVecEnv)
+        ours = sppo.make_vec_env("CartPole-v1", 2, seed=3, backend="subproc")
+        assert isinstance(ours, SharedVecEnv)
+        assert_same_run(ours, upstream_make("CartPole-v1", 2, seed=3), steps=5)
+        ours.close()
+    finally:
+        release.set()
+        other.join()
+
+
+def test_a_given_class_is_used() -> None:
+    assert type(sppo.make_vec_env("CartPole-v1", 1, vec_env_cls=DummyVecEnv)) is DummyVecEnv
 
 
 def test_workers_do_not_outlive_their_parent() -> None:
