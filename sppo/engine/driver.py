@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch as th
+from numba import config
 from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.engine.collect import collect_rollout
@@ -35,6 +36,8 @@ class FastEngine:
 
     def check(self, model: Any, optimizer: th.optim.Optimizer | None) -> None:
         """Raise :class:`Unsupported` if the model's rollouts, or ``optimizer``'s updates, are not covered."""
+        if config.DISABLE_JIT:  # type: ignore[attr-defined]
+            raise Unsupported("a Numba that may not compile (NUMBA_DISABLE_JIT=1)")
         if model.device.type != "cpu":
             raise Unsupported(f"the device {model.device}")
         self._layout = describe(model.policy)

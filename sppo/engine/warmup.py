@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 import numpy as np
+from numba import config
 
 from sppo.engine import kernels
 
@@ -29,7 +30,7 @@ class Warmup:
 
     def start(self) -> None:
         """Begin, unless the kernel is on disk already."""
-        if self._process is None and not is_compiled():
+        if self._process is None and not config.DISABLE_JIT and not is_compiled():  # type: ignore[attr-defined]
             command = [sys.executable, "-m", "sppo.engine.warmup"]
             try:
                 self._process = subprocess.Popen(

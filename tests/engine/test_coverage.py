@@ -100,6 +100,11 @@ def test_frozen_hooked_and_tied_parameters_are_noticed() -> None:
         describe(policy)
 
 
+def test_a_numba_that_may_not_compile_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numba.config.DISABLE_JIT", True)
+    assert make_model()._fast_engine(None) is None
+
+
 def test_unknown_engine() -> None:
     with pytest.raises(ValueError, match='engine="reference"'):
         make_model(engine="quick")
