@@ -33,7 +33,12 @@ RESULTS = ROOT / "benchmarks" / "results" / "speed"
 WORKER = ROOT / "benchmarks" / "training_speed_worker.py"
 #: what was asked, the medians, and all single measurements
 Row = dict[str, Any]
-PARTS = ("headline", "learn", "memory", "environments", "sweep")
+PARTS = ("headline", "learn", "memory", "stepping", "environments", "sweep")
+#: the same programs with other ways to step environments than their default
+VARIANTS = {
+    "sppo, one process": ("sppo", "gymnasium"),
+    "sb3, SubprocVecEnv": ("sb3", "subproc"),
+}
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,8 @@ SWEEP = (
 def command(program: str, arguments: list[str], sbx_python: str) -> list[str]:
     """The command line of one program's turn."""
     interpreter = sbx_python if program == "sbx" else sys.executable
-    return [interpreter, str(WORKER), "--program", program, *arguments]
+    program, backend = VARIANTS.get(program, (program, "auto"))
+    return [interpreter, str(WORKER), "--program", program, "--backend", backend, *arguments]
 
 
 def environment(cache: str | None = None) -> dict[str, str]:
@@ -255,6 +261,7 @@ def write_tables() -> None:
         "headline": "HalfCheetah-v5, 8 environments, batches of 2048, minibatches of 64, 2 × 64 networks",
         "learn": "A whole training, everything counted",
         "memory": "Peak memory while training (processes together, shared pages once)",
+        "stepping": "The same with other ways to step the environments",
         "environments": "Other environments, m = 10",
         "sweep": "HalfCheetah-v5, m = 10: number of environments, width, minibatch",
     }
@@ -296,8 +303,11 @@ def main() -> None:
         elif part == "memory":
             rows = run_memory(programs, options)
         else:
-            cases = {"headline": HEADLINE, "environments": ENVIRONMENTS, "sweep": SWEEP}[part]
-            rows = run_cases(cases, programs, options)
+            stepping = part == "stepping"
+            cases = {"headline": HEADLINE, "environments": ENVIRONMENTS, "sweep": SWEEP}.get(
+                part, HEADLINE[:1]
+            )
+            rows = run_cases(cases, ["sppo", "sb3", *VARIANTS] if stepping else programs, options)
         line = f"python benchmarks/training_speed.py --only {part} --rounds {options.rounds}"
         data = {"command": line, "machine": machine, "rows": rows}
         (RESULTS / f"{part}.json").write_text(json.dumps(data, indent=1) + "\n")
