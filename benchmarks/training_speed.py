@@ -70,6 +70,8 @@ SWEEP = (
     ),
 )
 
+CASES = {"headline": HEADLINE, "stepping": HEADLINE[:1], "environments": ENVIRONMENTS, "sweep": SWEEP}
+
 
 def command(program: str, arguments: list[str], sbx_python: str) -> list[str]:
     """The command line of one program's turn."""
