@@ -12,9 +12,10 @@ from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_suppo
 from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.algorithms.common import SurrogateAlgorithm
+from sppo.checkpoint.algorithm import Checkpointable
 
 
-class MaskableSPPO(SurrogateAlgorithm, MaskablePPO):
+class MaskableSPPO(Checkpointable, SurrogateAlgorithm, MaskablePPO):
     """sPPO and its relatives for environments that forbid actions.
 
     :class:`sb3_contrib.MaskablePPO`'s parameters, and :class:`sppo.SPPO`'s ``use_softmax``, ``eta``,

@@ -8,9 +8,10 @@ import torch as th
 from sb3_contrib import RecurrentPPO
 
 from sppo.algorithms.common import SurrogateAlgorithm
+from sppo.checkpoint.algorithm import Checkpointable
 
 
-class RecurrentSPPO(SurrogateAlgorithm, RecurrentPPO):
+class RecurrentSPPO(Checkpointable, SurrogateAlgorithm, RecurrentPPO):
     """sPPO and its relatives for LSTM policies.
 
     :class:`sb3_contrib.RecurrentPPO`'s parameters, and :class:`sppo.SPPO`'s ``use_softmax``, ``eta``,

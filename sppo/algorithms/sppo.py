@@ -5,9 +5,10 @@ from __future__ import annotations
 from stable_baselines3 import PPO
 
 from sppo.algorithms.common import SurrogateAlgorithm
+from sppo.checkpoint.algorithm import Checkpointable
 
 
-class SPPO(SurrogateAlgorithm, PPO):
+class SPPO(Checkpointable, SurrogateAlgorithm, PPO):
     """Proximal policy optimisation with a clipped log-ratio (sPPO), and its relatives.
 
     Takes :class:`stable_baselines3.PPO`'s parameters, unchanged and in the same order, and four more,

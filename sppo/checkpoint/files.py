@@ -1,0 +1,145 @@
+"""Checkpoint files: written whole or not at all, verified when read."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import secrets
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+SUFFIX = ".checkpoint"
+_NAME = re.compile(r"(\d+)_steps\.checkpoint")
+_ASIDE = re.compile(r"\..*\.[0-9a-f]{8}\.aside")
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be written, read or continued; the message says what to do."""
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+    """Make ``path`` hold ``data``, or leave it as it was: write aside, fsync, rename.
+
+    The directory is synced too, so that the new name survives a power failure.
+    """
+    path = Path(path)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.aside")
+    try:
+        with open(aside, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Flush a directory's entries to disk, where the file system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def pack(members: Mapping[str, bytes], about: Mapping[str, object]) -> bytes:
+    """A checkpoint's bytes: a zip of the members and a manifest with their digests."""
+    manifest = {
+        "format": FORMAT,
+        **about,
+        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in members.items()},
+    }
+    buffer = io.BytesIO()
+    # Level 1: MuJoCo states are mostly zeros, and training waits for this.
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr(MANIFEST, json.dumps(manifest, indent=1))
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, object], dict[str, bytes]]:
+    """A checkpoint's manifest and members, verified; :class:`CheckpointError` if anything is wrong."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            manifest = json.loads(archive.read(MANIFEST))
+            digests = manifest["sha256"]
+            members = {name: archive.read(name) for name in digests}
+    except FileNotFoundError as error:
+        raise CheckpointError(f"there is no checkpoint {os.fspath(path)}") from error
+    except OSError as error:
+        raise CheckpointError(f"cannot read checkpoint {os.fspath(path)}: {error}") from error
+    except Exception as error:  # whatever zipfile, zlib or json find wrong with arbitrary bytes
+        raise CheckpointError(
+            f"checkpoint {os.fspath(path)} is truncated or damaged ({error}): "
+            "resume from an older one, or delete it"
+        ) from error
+    if manifest.get("format") != FORMAT:
+        raise CheckpointError(
+            f"checkpoint {os.fspath(path)} has format {manifest.get('format')}, this sppo reads {FORMAT}"
+        )
+    for name, data in members.items():
+        if hashlib.sha256(data).hexdigest() != digests[name]:
+            raise CheckpointError(f"checkpoint {os.fspath(path)} is damaged: {name} has changed")
+    return manifest, members
+
+
+def file_name(timesteps: int) -> str:
+    """The name of the checkpoint taken after ``timesteps`` steps."""
+    return f"{timesteps}_steps{SUFFIX}"
+
+
+def checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
+    """The checkpoints in a directory, newest (most steps) first."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    found = [(int(match[1]), name) for name in names if (match := _NAME.fullmatch(name))]
+    return [Path(directory, name) for _, name in sorted(found, reverse=True)]
+
+
+def newest_readable(
+    directory: str | os.PathLike[str], report: Callable[[str], None] | None = None
+) -> Path | None:
+    """The newest checkpoint that can be read; ``None`` if the directory has no checkpoint at all.
+
+    :param report: called with a message for each newer one that cannot be read
+    :raises CheckpointError: if there are checkpoints but none can be read
+    """
+    found = checkpoints(directory)
+    problems = []
+    for path in found:
+        try:
+            read(path)
+        except CheckpointError as error:
+            problems.append(str(error))
+            continue
+        if report is not None:
+            for problem in problems:
+                report(f"{problem}; going on from {path.name} instead")
+        return path
+    if found:
+        raise CheckpointError("no checkpoint can be read: " + "; ".join(problems))
+    return None
+
+
+def prune(directory: str | os.PathLike[str], keep: int) -> None:
+    """Delete all but the newest ``keep`` checkpoints, and what killed writers left aside."""
+    for path in checkpoints(directory)[keep:]:
+        path.unlink(missing_ok=True)
+    for name in os.listdir(directory):
+        if _ASIDE.fullmatch(name):
+            Path(directory, name).unlink(missing_ok=True)

@@ -1,0 +1,56 @@
+"""The process-wide random generators: Python's, NumPy's, torch's."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+
+
+def capture_generators() -> dict[str, Any]:
+    """The state of every process-wide generator that a training draws from."""
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        # Stable-Baselines3 shuffles minibatches with the legacy global generator.
+        "numpy": np.random.get_state(),  # noqa: NPY002
+        "torch": th.get_rng_state(),
+    }
+    if th.cuda.is_available() and th.cuda.is_initialized():
+        state["cuda"] = th.cuda.get_rng_state_all()
+    return state
+
+
+def restore_generators(state: dict[str, Any]) -> None:
+    """Put the generators back as :func:`capture_generators` found them."""
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])  # noqa: NPY002
+    th.set_rng_state(state["torch"])
+    if "cuda" in state and th.cuda.is_available():
+        th.cuda.set_rng_state_all(state["cuda"])
+
+
+def space_generators(space: spaces.Space) -> list[np.random.Generator | None]:
+    """The generators of a space and of the spaces inside it, ``None`` where not made yet."""
+    return [part._np_random for part in _parts(space)]
+
+
+def restore_space_generators(space: spaces.Space, generators: list[np.random.Generator | None]) -> None:
+    """Give a space (in place: others refer to it) the generators of :func:`space_generators`."""
+    for part, generator in zip(_parts(space), generators, strict=True):
+        part._np_random = generator  # type: ignore[assignment]
+
+
+def _parts(space: spaces.Space) -> list[spaces.Space]:
+    parts = [space]
+    for value in vars(space).values():
+        if isinstance(value, dict):
+            inner = list(value.values())
+        else:
+            inner = list(value) if isinstance(value, (list, tuple)) else [value]
+        for candidate in inner:
+            if isinstance(candidate, spaces.Space):
+                parts.extend(_parts(candidate))
+    return parts
