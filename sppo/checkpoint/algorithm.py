@@ -78,7 +78,7 @@ class Checkpointable(OnPolicyAlgorithm):
         self._iteration_timesteps = self.num_timesteps
         return super().collect_rollouts(*args, **kwargs)
 
-    def learn(  # type: ignore[override]
+    def learn(
         self: Self,
         total_timesteps: int,
         callback: MaybeCallback = None,

@@ -1,0 +1,316 @@
+"""Study files: TOML in, frozen configurations out, every mistake named with its line."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sppo.study.config import RunConfig
+from sppo.study.parameters import (
+    BASELINE,
+    BASELINE_NORMALIZE,
+    CLASSES,
+    NORMALIZE,
+    Parameter,
+    check_together,
+    checked,
+    unknown,
+)
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_SIZES = {
+    "total_timesteps": Parameter("int", "steps per run", low=1),
+    "n_envs": Parameter("int", "environments per run", low=1),
+    "evaluations": Parameter("int", "evaluations per run", low=1),
+    "eval_episodes": Parameter("int", "episodes per evaluation", low=1),
+}
+_DEFAULT_SIZES = {"n_envs": 8, "evaluations": 18, "eval_episodes": 10}
+_CHECKPOINT_EVERY = Parameter("int", "iterations between two checkpoints", low=1)
+_TOP = ("name", "description", "environments", "seeds", "checkpoint_every", *_SIZES)
+_TABLES = ("normalize", "parameters", "grid", "algorithms", "environment")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+DEFAULT_CHECKPOINT_EVERY = 25
+
+
+class StudyError(ValueError):
+    """A study file, or a selection from it, that makes no sense; the message lists why."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: its name, its runs in the order of execution, and what varies between them.
+
+    One seed of every setting comes before the second of any: breadth before depth.
+    """
+
+    name: str
+    text: str
+    runs: tuple[RunConfig, ...]
+    varied: tuple[str, ...]
+    checkpoint_every: int
+
+
+def load_study(path: str | Path) -> Study:
+    """Read a study file.
+
+    :raises StudyError: listing every mistake with its line
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise StudyError(f"cannot read the study {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise StudyError(f"{path} is not a text file in UTF-8: {error}") from error
+    return parse_study(text, str(path))
+
+
+def parse_study(text: str, source: str) -> Study:
+    """A study from the text of its file; ``source`` names it in messages."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise StudyError(f"{source} is not valid TOML: {error}") from error
+    reader = _Reader(content, text, source)
+    study = reader.study()
+    if reader.problems:
+        raise StudyError("\n".join(reader.problems))
+    return study
+
+
+def parse_seeds(text: str) -> list[int]:
+    """``"0:5"`` (0 to 4), ``"3"`` or ``"0,2,7"`` as a list of seeds."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?::(\d+))?\s*", part)
+        if match is None:
+            raise ValueError(f'{text!r} is not a list of seeds: write "0:5" (0 to 4) or "0,2,7"')
+        first = int(match[1])
+        seeds += range(first, int(match[2])) if match[2] else [first]
+    return seeds
+
+
+class _Reader:
+    """Reads one study file, collecting its mistakes instead of stopping at the first."""
+
+    def __init__(self, content: dict[str, Any], text: str, source: str) -> None:
+        self.content = content
+        self.source = source
+        self.lines = dict(_key_lines(text))
+        self.text = text
+        self.problems: list[str] = []
+
+    def problem(self, key: tuple[str, ...], message: str) -> None:
+        line = next((self.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.lines), None)
+        where = self.source if line is None else f"{self.source}, line {line}"
+        text = f"{where}: {'.'.join(key)}: {message}"
+        if text not in self.problems:
+            self.problems.append(text)
+
+    def value(self, key: tuple[str, ...], value: Any, parameter: Parameter) -> Any:
+        try:
+            return checked(key[-1], value, parameter)
+        except ValueError as error:
+            self.problem(key, str(error))
+            return None
+
+    def study(self) -> Study:
+        content = self.content
+        for key in content:
+            if key not in (*_TOP, *_TABLES):
+                self.problem((key,), unknown(key, (*_TOP, *_TABLES)))
+        name = content.get("name", "")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            self.problem(("name",), "a study needs a name of letters, digits, dots, dashes and underscores")
+        sizes = self.sizes((), content)
+        if "total_timesteps" not in content:
+            self.problem(("total_timesteps",), "missing: how many steps is each run?")
+        every = content.get("checkpoint_every", DEFAULT_CHECKPOINT_EVERY)
+        every = self.value(("checkpoint_every",), every, _CHECKPOINT_EVERY)
+        seeds, environments = self.seeds(), self.environments(sizes)
+        normalize = self.normalize()
+        runs: list[RunConfig] = []
+        varied: dict[str, None] = {}
+        settings = [
+            (label, cls, setting)
+            for label, cls, grid, fixed in self.algorithms()
+            for setting in self.settings(label, cls, grid, fixed, varied)
+        ]
+        if not self.problems:
+            for seed, (env, env_sizes, kwargs), (label, cls, setting) in itertools.product(
+                seeds, environments, settings
+            ):
+                try:
+                    check_together(cls, setting, env_sizes["n_envs"])
+                except ValueError as error:
+                    self.problem(("algorithms", label), str(error))
+                    continue
+                sized = {key: env_sizes[key] for key in _SIZES}
+                runs.append(
+                    RunConfig(
+                        env=env, env_kwargs=kwargs, algorithm=label, cls=cls, seed=seed,
+                        normalize=normalize, parameters=setting, **sized,
+                    )
+                )  # fmt: skip
+        if not self.problems and len({run.hash for run in runs}) < len(runs):
+            self.problem(("grid",), "two runs have the same configuration")
+        return Study(str(name), self.text, tuple(runs), tuple(varied), every)
+
+    def sizes(self, where: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Any]:
+        defaults = _DEFAULT_SIZES if not where else {}
+        given = {key: table[key] for key in _SIZES if key in table}
+        return {**defaults, **{key: self.value((*where, key), v, _SIZES[key]) for key, v in given.items()}}
+
+    def seeds(self) -> list[int]:
+        seeds = self.content.get("seeds", [0])
+        try:
+            if isinstance(seeds, str):
+                seeds = parse_seeds(seeds)
+            if not isinstance(seeds, list) or not seeds:
+                raise ValueError(f'{seeds!r} is not a list of seeds: write "0:5" or [0, 1, 2]')
+            for seed in seeds:
+                if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+                    raise ValueError(f"{seed!r} is not a seed: whole numbers from 0 to 2^32 - 1")
+            if len(set(seeds)) < len(seeds):
+                raise ValueError("a seed appears twice")
+        except ValueError as error:
+            self.problem(("seeds",), str(error))
+            return []
+        return seeds
+
+    def environments(self, sizes: dict[str, Any]) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+        names = self.content.get("environments")
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+            self.problem(("environments",), 'write a list of environment ids, e.g. ["Hopper-v5"]')
+            return []
+        if len(set(names)) < len(names):
+            self.problem(("environments",), "an environment appears twice")
+        tables = self.table(("environment",), self.content.get("environment", {}))
+        for name in tables:
+            if name not in names:
+                self.problem(("environment", name), "is not in the list of environments")
+        found = []
+        for name in names:
+            self.check_environment(name)
+            table = self.table(("environment", name), tables.get(name, {}))
+            for key in table:
+                if key not in (*_SIZES, "kwargs"):
+                    self.problem(("environment", name, key), unknown(key, (*_SIZES, "kwargs")))
+            kwargs = self.table(("environment", name, "kwargs"), table.get("kwargs", {}))
+            found.append((name, {**sizes, **self.sizes(("environment", name), table)}, kwargs))
+        return found
+
+    def check_environment(self, name: str) -> None:
+        import gymnasium
+
+        try:
+            gymnasium.spec(name)
+        except Exception as error:  # gymnasium imports "module:Env-v0" here, which may raise anything
+            self.problem(("environments",), f"{name!r} is no environment: {error}")
+
+    def normalize(self) -> dict[str, Any]:
+        table = self.table(("normalize",), self.content.get("normalize", {}))
+        for key in table:
+            if key not in NORMALIZE:
+                self.problem(("normalize", key), unknown(key, NORMALIZE))
+        given = {key: value for key, value in table.items() if key in NORMALIZE}
+        return {
+            **BASELINE_NORMALIZE,
+            **{key: self.value(("normalize", key), value, NORMALIZE[key]) for key, value in given.items()},
+        }
+
+    def algorithms(self) -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
+        """Label, class, grid and fixed parameters of each algorithm."""
+        common = self.table(("parameters",), self.content.get("parameters", {}))
+        grid = self.grid(("grid",), self.content.get("grid", {}))
+        everything = {key: None for table in CLASSES.values() for key in table}
+        for name, shared in (("parameters", common), ("grid", grid)):
+            for key in shared:
+                if key not in everything:
+                    self.problem((name, key), unknown(key, everything))
+        algorithms = self.table(("algorithms",), self.content.get("algorithms", {}))
+        if not algorithms:
+            self.problem(("algorithms",), "name at least one, e.g. [algorithms.sppo]")
+        for label, table in algorithms.items():
+            where = ("algorithms", label)
+            own = dict(self.table(where, table))
+            cls = own.pop("class", "sppo")
+            if cls not in CLASSES or not _NAME.fullmatch(label):
+                self.problem((*where, "class"), f"{cls!r} is none of {', '.join(CLASSES)}")
+                continue
+            own_grid = self.grid((*where, "grid"), own.pop("grid", {}))
+            for key in (*own, *own_grid):
+                if key not in CLASSES[cls]:
+                    self.problem((*where, key), unknown(key, CLASSES[cls]))
+            # What is common to the study holds where the class knows it; TRPO has no clip, say.
+            known = {key: value for key, value in common.items() if key in CLASSES[cls]}
+            axes = {key: v for key, v in grid.items() if key in CLASSES[cls] and key not in own}
+            yield label, cls, {**axes, **own_grid}, {**known, **own}
+
+    def settings(
+        self, label: str, cls: str, grid: dict[str, Any], fixed: dict[str, Any], varied: dict[str, None]
+    ) -> list[dict[str, Any]]:
+        """One algorithm's settings: the baseline, what is fixed, and each point of its grid."""
+        table = CLASSES[cls]
+        baseline = {key: value for key, value in BASELINE.items() if key in table}
+        values: dict[str, Any] = {}
+        for key, value in fixed.items():
+            if key in table:
+                values[key] = self.value(self.home(label, key), value, table[key])
+        axes = {}
+        for key, options in grid.items():
+            if key in table:
+                axes[key] = [self.value(self.home(label, key), option, table[key]) for option in options]
+                varied.setdefault(key)
+        if isinstance(values.get("policy_kwargs"), dict):
+            values["policy_kwargs"] = {**baseline["policy_kwargs"], **values["policy_kwargs"]}
+        points = itertools.product(*axes.values())
+        return [{**baseline, **values, **dict(zip(axes, point, strict=True))} for point in points]
+
+    def home(self, label: str, key: str) -> tuple[str, ...]:
+        """Where a parameter of an algorithm was written."""
+        places = [("algorithms", label, "grid", key), ("algorithms", label, key), ("grid", key)]
+        return next((place for place in places if place in self.lines), ("parameters", key))
+
+    def grid(self, where: tuple[str, ...], value: Any) -> dict[str, list[Any]]:
+        table = self.table(where, value)
+        axes = {}
+        for key, options in table.items():
+            if not isinstance(options, list) or not options:
+                self.problem((*where, key), f"{options!r} is not a list of values")
+            else:
+                axes[key] = options
+        return axes
+
+    def table(self, where: tuple[str, ...], value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            self.problem(where, "must be a table")
+            return {}
+        return value
+
+
+def _key_lines(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The line of each key of a TOML text; the parser does not tell."""
+    part = r"""(?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)"""
+    dotted = rf"{part}(?:\s*\.\s*{part})*"
+    table: tuple[str, ...] = ()
+
+    def split(key: str) -> tuple[str, ...]:
+        return tuple(found.strip("\"'") for found in re.findall(part, key))
+
+    for number, line in enumerate(text.splitlines(), start=1):
+        if match := re.match(rf"\s*\[\s*({dotted})\s*\]", line):
+            table = split(match[1])
+            yield table, number
+        elif match := re.match(rf"\s*({dotted})\s*=", line):
+            yield (*table, *split(match[1])), number

@@ -1,0 +1,214 @@
+"""One run as a training: environment, model, callbacks, and going on where it was interrupted."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from stable_baselines3.common import logger as sb3_logger
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+
+from sppo.algorithms import SPPO
+from sppo.checkpoint import ExactCheckpointCallback, newest_readable, records, restore, why_inexact
+from sppo.checkpoint.model import RESUMPTION, put_back_log
+from sppo.study.config import RunConfig
+from sppo.study.evaluation import EvaluationCallback, Evaluator
+from sppo.study.parameters import LINEAR
+from sppo.study.records import CHECKPOINTS, EVALUATIONS, TENSORBOARD
+
+_ACTIVATIONS = {"tanh": th.nn.Tanh, "relu": th.nn.ReLU}
+
+
+class Interrupted(Exception):
+    """The training was asked to stop, and did, after writing a checkpoint."""
+
+
+class DivergedError(RuntimeError):
+    """The weights are no longer finite."""
+
+
+def train(
+    config: RunConfig,
+    directory: Path,
+    checkpoint_every: int,
+    stop: Callable[[], bool],
+    report: Callable[[str], None],
+    progress: Callable[[int], None],
+) -> OnPolicyAlgorithm:
+    """Train one run to its end, from its newest checkpoint or from the beginning.
+
+    :param stop: asked between iterations; ``True`` ends the training after a checkpoint
+    :param report: called with messages for the user
+    :param progress: called with the number of steps after each iteration
+    :raises Interrupted: if ``stop`` said so
+    """
+    th.set_num_threads(1)
+    reason = why_inexact(lambda: make_environment(config))
+    if reason is not None:
+        report(f"{config.env} cannot be resumed exactly; if interrupted, its episodes start again: {reason}")
+    checkpoint = newest_readable(directory / CHECKPOINTS, report)
+    if checkpoint is None:
+        model = _begin(config, directory)
+    else:
+        model = _go_on(config, directory, checkpoint)
+    evaluator = Evaluator(lambda: make_environment(config), config.seed, config.eval_episodes)
+    table = directory / EVALUATIONS
+    checkpoints = ExactCheckpointCallback(directory / CHECKPOINTS, checkpoint_every, tables=[table])
+    callbacks = CallbackList(
+        [
+            _HealthCallback(progress),
+            EvaluationCallback(evaluator, table, config.evaluations, config.total_timesteps),
+            checkpoints,
+            _StopCallback(stop, checkpoints),
+        ]
+    )
+    try:
+        model.learn(
+            config.total_timesteps - model.num_timesteps,
+            callback=callbacks,
+            reset_num_timesteps=checkpoint is None,
+        )
+    finally:
+        model.logger.close()
+        if model.env is not None:
+            model.env.close()
+    return model
+
+
+def make_environment(config: RunConfig) -> gym.Env:
+    """One environment of a run, unwrapped by anything that training needs."""
+    return gym.make(config.env, **config.env_kwargs)
+
+
+def make_vector(config: RunConfig) -> VecEnv:
+    """The vectorised environment that a run trains in."""
+    venv: VecEnv = DummyVecEnv([lambda: Monitor(make_environment(config))] * config.n_envs)
+    normalize = config.normalize
+    if not (normalize["observations"] or normalize["rewards"]):
+        return venv
+    if normalize["observations"] and not isinstance(
+        venv.observation_space, (gym.spaces.Box, gym.spaces.Dict)
+    ):
+        raise ValueError(
+            f"{config.env} has observations that cannot be normalised ({venv.observation_space}): "
+            "set normalize.observations = false (train: --no-normalize-observations)"
+        )
+    return VecNormalize(
+        venv,
+        norm_obs=normalize["observations"],
+        norm_reward=normalize["rewards"],
+        clip_obs=normalize["clip_obs"],
+        clip_reward=normalize["clip_reward"],
+        gamma=config.parameters["gamma"],
+    )
+
+
+def algorithm_class(config: RunConfig) -> type[OnPolicyAlgorithm]:
+    """The class that trains this run."""
+    if config.cls == "trpo":
+        from sb3_contrib import TRPO
+
+        return TRPO
+    return SPPO
+
+
+def make_model(config: RunConfig) -> OnPolicyAlgorithm:
+    """A new model with its environment, everything seeded."""
+    arguments = {name: _argument(name, value) for name, value in config.parameters.items()}
+    model = algorithm_class(config)(env=make_vector(config), seed=config.seed, device="cpu", **arguments)
+    assert model.env is not None
+    # Upstream seeds the environments with seed, seed + 1, ...: neighbouring seeds of a study would
+    # then share most of their environments.
+    model.env.seed(int(np.random.SeedSequence(config.seed).generate_state(1)[0] >> 1))
+    return model
+
+
+def _argument(name: str, value: Any) -> Any:
+    """A parameter of a configuration as the algorithm's constructor wants it."""
+    if name == "policy_kwargs":
+        return {**value, "activation_fn": _ACTIVATIONS[value["activation_fn"]]}
+    if name == "max_grad_norm" and value is None:
+        return math.inf
+    if isinstance(value, str) and value.startswith(LINEAR):
+        # Upstream's class, so that the saved model loads without this package.
+        return LinearSchedule(start=float(value[len(LINEAR) :]), end=0.0, end_fraction=1.0)
+    return value
+
+
+def _begin(config: RunConfig, directory: Path) -> OnPolicyAlgorithm:
+    records.cut_events(directory / TENSORBOARD, {})
+    (directory / EVALUATIONS).unlink(missing_ok=True)
+    model = make_model(config)
+    model.set_logger(sb3_logger.configure(str(directory / TENSORBOARD), ["tensorboard"]))
+    return model
+
+
+def _go_on(config: RunConfig, directory: Path, checkpoint: Path) -> OnPolicyAlgorithm:
+    model = restore(algorithm_class(config), checkpoint, env=make_vector(config), device="cpu")
+    resumption = getattr(model, RESUMPTION)
+    setattr(model, RESUMPTION, None)
+    # By this run's own paths: the study may have been moved since.
+    records.cut_events(directory / TENSORBOARD, resumption["records"]["events"])
+    for path, length in resumption["records"]["tables"].items():
+        records.cut_table(directory / Path(path).name, length)
+    model.set_logger(sb3_logger.configure(str(directory / TENSORBOARD), ["tensorboard"]))
+    put_back_log(model.logger, resumption["log"])
+    return model
+
+
+class _HealthCallback(BaseCallback):
+    """Stops a training whose weights are no longer finite, and tells how far it has come."""
+
+    def __init__(self, progress: Callable[[int], None]) -> None:
+        super().__init__()
+        self._progress = progress
+        self._last = -math.inf
+
+    def _on_rollout_start(self) -> None:
+        self._check()
+        if time.monotonic() - self._last > 1.0:
+            self._progress(self.num_timesteps)
+            self._last = time.monotonic()
+
+    def _on_training_end(self) -> None:
+        self._check()
+        self._progress(self.num_timesteps)
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _check(self) -> None:
+        for name, tensor in self.model.policy.state_dict().items():
+            if not th.isfinite(tensor).all():
+                raise DivergedError(
+                    f"the weights {name} are not finite after {self.num_timesteps} steps: "
+                    "the training has diverged (a smaller learning_rate, clip_range or n_epochs may help)"
+                )
+
+
+class _StopCallback(BaseCallback):
+    """Ends the training between two iterations, after a checkpoint, when asked to."""
+
+    def __init__(self, stop: Callable[[], bool], checkpoints: ExactCheckpointCallback) -> None:
+        super().__init__()
+        self._stop = stop
+        self._checkpoints = checkpoints
+
+    def _on_rollout_start(self) -> None:
+        if self._stop():
+            if self.num_timesteps > 0:
+                self._checkpoints.save()
+            raise Interrupted
+
+    def _on_step(self) -> bool:
+        return True
