@@ -151,7 +151,7 @@ class _Reader:
                 seeds, environments, settings
             ):
                 try:
-                    check_together(cls, setting, env_sizes["n_envs"])
+                    check_together(cls, setting, env_sizes)
                 except ValueError as error:
                     self.problem(("algorithms", label), str(error))
                     continue

@@ -129,7 +129,6 @@ class EvaluationCallback(BaseCallback):
     def _evaluate_until(self, due: int) -> None:
         if due <= self._done:
             return
-        # Where several fall between the same two iterations, the policy is the same: one is enough.
         self._done = due
         episodes = self._evaluator.evaluate(self.model, due)  # type: ignore[arg-type]
         rows = [

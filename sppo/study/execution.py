@@ -63,13 +63,19 @@ def execute(
     options: Options,
     stop: Callable[[], bool] = lambda: False,
     report: Callable[[str], None] = print,
+    watch: Callable[[int], None] = lambda timesteps: None,
 ) -> Outcome:
-    """Bring one run to its end, from wherever it is; never raises for what goes wrong in the run itself."""
+    """Bring one run to its end, from wherever it is; never raises for what goes wrong in the run itself.
+
+    :param stop: asked between iterations; ``True`` ends the attempt after a checkpoint
+    :param report: called with messages for the user
+    :param watch: called with the number of steps, about once a second
+    """
     directory = Path(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with RunLock(directory):
-            return _execute_locked(config, directory, options, stop, report)
+            return _execute_locked(config, directory, options, stop, report, watch)
     except BusyError as error:
         return Outcome("busy", str(error))
     except OSError as error:
@@ -82,6 +88,7 @@ def _execute_locked(
     options: Options,
     stop: Callable[[], bool],
     report: Callable[[str], None],
+    watch: Callable[[int], None],
 ) -> Outcome:
     if records.read_json(directory / records.RESULT) is not None:
         return Outcome("completed")
@@ -96,6 +103,7 @@ def _execute_locked(
         nonlocal timesteps
         timesteps = now
         _write_progress(directory, config, now, before + time.monotonic() - started)
+        watch(now)
 
     try:
         _prepare(config, directory, failure is not None, report)

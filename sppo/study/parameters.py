@@ -172,12 +172,17 @@ def unknown(key: str, allowed: Iterable[str]) -> str:
     return f"unknown key{_close(key, allowed)}"
 
 
-def check_together(cls: str, parameters: Mapping[str, Any], n_envs: int) -> None:
+def check_together(cls: str, parameters: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
     """Refuse values that are possible one by one, but not together.
 
     :raises ValueError: saying what to change
     """
-    batch = parameters["n_steps"] * n_envs
+    batch = parameters["n_steps"] * sizes["n_envs"]
+    if sizes["evaluations"] * batch > sizes["total_timesteps"]:
+        raise ValueError(
+            f"{sizes['evaluations']} evaluations need at least as many batches of {batch} transitions, "
+            f"but total_timesteps = {sizes['total_timesteps']}"
+        )
     if parameters["batch_size"] > batch:
         raise ValueError(
             f"batch_size = {parameters['batch_size']} is more than n_steps x n_envs = {batch} transitions"

@@ -1,0 +1,246 @@
+"""``python -m sppo study plan|run|status|report FILE``: grids of trainings from a TOML file."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sppo.checkpoint.files import write_atomically
+from sppo.study import records
+from sppo.study.config import RunConfig
+from sppo.study.definition import Study, StudyError, load_study, parse_seeds
+from sppo.study.display import make_display
+from sppo.study.execution import Options, Outcome
+from sppo.study.local import available_cores, run_local
+from sppo.study.overview import calibration, duration, predicted_seconds, statuses, table
+from sppo.study.stopping import Stopper
+
+BOOKKEEPING = ".study"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    if rest and args.action != "report":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    args.rest = rest
+    actions: dict[str, Callable[[argparse.Namespace], int]] = {
+        "plan": _plan,
+        "run": _run,
+        "status": _status,
+        "report": _report,
+    }
+    try:
+        return actions[args.action](args)
+    except (StudyError, RuntimeError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sppo study", description=__doc__)
+    actions = parser.add_subparsers(dest="action", required=True)
+    lines = {
+        "plan": "print the number of runs and a time estimate",
+        "run": "execute what is not done yet; may be interrupted, and started again, at any time",
+        "status": "print what is done, running, failed and waiting",
+        "report": "figures, tables and HTML; further options as of 'python -m sppo report'",
+    }
+    for action, line in lines.items():
+        one = actions.add_parser(action, help=line, description=line)
+        one.add_argument("file", metavar="FILE", help="the study, a TOML file")
+        one.add_argument("--out", type=Path, help="study directory (default: runs/NAME)")
+        if action != "report":
+            _add_selection(one)
+        if action in ("plan", "run"):
+            cores = available_cores()
+            one.add_argument(
+                "--jobs", type=_positive, default=cores, help=f"processes (default: {cores} cores)"
+            )
+        if action == "run":
+            _add_execution(one)
+        if action == "status":
+            one.add_argument("--json", action="store_true", help="print the counts as JSON")
+        if action == "report":
+            one.add_argument("--report-dir", help="where to write (default: report/ in the study directory)")
+    return parser
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("subset")
+    group.add_argument("--env", action="append", metavar="ID", help="only this environment; may be repeated")
+    group.add_argument("--algorithm", action="append", metavar="LABEL", help="only this algorithm; ditto")
+    group.add_argument("--seeds", metavar="0:5", help="only these seeds: 0:5 (0 to 4), 3, or 0,2,7")
+    group.add_argument(
+        "--where",
+        action="append",
+        metavar="NAME=VALUE",
+        help="only this value of a parameter; may be repeated",
+    )
+
+
+def _add_execution(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--retry-failed", action="store_true", help="also run again what has failed")
+    parser.add_argument(
+        "--checkpoint-every", type=_positive, metavar="N", help="iterations; overrides the file"
+    )
+    parser.add_argument("--executor", choices=("local", "ray"), default="local")
+    parser.add_argument("--address", help="of the Ray cluster (default: start one on this machine)")
+    parser.add_argument("--cpus", type=float, default=1.0, help="CPUs per Ray task (default: 1)")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def select(study: Study, args: argparse.Namespace) -> list[RunConfig]:
+    """The runs that the subset flags leave.
+
+    :raises StudyError: if a flag names something that the study does not have
+    """
+    runs = list(study.runs)
+    known: list[tuple[str, list[str] | None, Callable[[RunConfig], str]]] = [
+        ("--env", args.env, lambda run: run.env),
+        ("--algorithm", args.algorithm, lambda run: run.algorithm),
+    ]
+    for flag, wanted, value in known:
+        present = {value(run) for run in study.runs}
+        for word in wanted or []:
+            if word not in present:
+                raise StudyError(f"{flag} {word}: the study has {', '.join(sorted(present))}")
+        if wanted:
+            runs = [run for run in runs if value(run) in wanted]
+    if args.seeds is not None:
+        try:
+            seeds = set(parse_seeds(args.seeds))
+        except ValueError as error:
+            raise StudyError(f"--seeds: {error}") from error
+        runs = [run for run in runs if run.seed in seeds]
+    for condition in args.where or []:
+        runs = [run for run in runs if _matches(run, condition)]
+    if not runs:
+        raise StudyError("no run of the study is left by these flags")
+    return runs
+
+
+def _matches(run: RunConfig, condition: str) -> bool:
+    name, separator, text = condition.partition("=")
+    if not separator:
+        raise StudyError(f"--where {condition}: write NAME=VALUE, e.g. n_epochs=10")
+    value = run.parameters.get(name)
+    try:
+        return value == json.loads(text)
+    except ValueError:
+        return str(value).lower() == text.lower()
+
+
+def _directory(study: Study, args: argparse.Namespace) -> Path:
+    return args.out if args.out is not None else Path("runs", study.name)
+
+
+def _plan(args: argparse.Namespace) -> int:
+    study = load_study(args.file)
+    runs, directory = select(study, args), _directory(study, args)
+    found = statuses(runs, directory)
+    print(table(runs, found))
+    scale, measured = calibration(runs, found, directory)
+    left = [run for run, status in zip(runs, found, strict=True) if status not in ("completed", "failed")]
+    seconds = scale * sum(predicted_seconds(run) for run in left)
+    source = f"from {measured} completed runs" if measured else "a rough guess from typical costs"
+    print(
+        f"{len(runs)} runs, {len(left)} to do: about {duration(seconds)} of one core, "
+        f"{duration(seconds / args.jobs)} with --jobs {args.jobs} ({source})"
+    )
+    print(f"records: {directory}")
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    study = load_study(args.file)
+    runs, directory = select(study, args), _directory(study, args)
+    found = statuses(runs, directory)
+    if args.json:
+        print(json.dumps({status: found.count(status) for status in sorted(set(found))}))
+        return 0
+    print(table(runs, found))
+    for run, status in zip(runs, found, strict=True):
+        path = directory / run.directory_name
+        if status == "running":
+            progress = records.read_json(path / records.PROGRESS) or {}
+            steps = f"{progress.get('timesteps', 0)} of {run.total_timesteps} steps"
+            print(f"running: {run.describe(study.varied)}: {steps}")
+        if status == "failed":
+            failure = records.read_json(path / records.FAILURE) or {}
+            print(f"failed: {run.describe(study.varied)}: {failure.get('error')} ({path / records.FAILURE})")
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    study = load_study(args.file)
+    runs, directory = select(study, args), _directory(study, args)
+    write_study(study, directory)
+    found = statuses(runs, directory)
+    options = Options(args.checkpoint_every or study.checkpoint_every, args.retry_failed)
+    leave = ("completed",) if args.retry_failed else ("completed", "failed")
+    todo = [run for run, status in zip(runs, found, strict=True) if status not in leave]
+    failed_before = [run for run, status in zip(runs, found, strict=True) if status == "failed"]
+    with make_display(runs, found, study.varied, directory) as display, Stopper(display.message) as stopper:
+        if args.retry_failed:
+            for run in failed_before:
+                display.expect(run)
+        if args.executor == "ray":
+            from sppo.study.ray_executor import run_ray
+
+            outcomes = run_ray(todo, directory, options, args.address, args.cpus, display, stopper)
+        else:
+            outcomes = run_local(todo, directory, options, args.jobs, display, stopper)
+    return _conclude(
+        outcomes, failed_before if not args.retry_failed else [], directory, bool(stopper.requests)
+    )
+
+
+def _conclude(outcomes: list[Outcome], failed_before: list[RunConfig], directory: Path, stopped: bool) -> int:
+    """Say how it ended; the exit code is 0 if nothing failed, 1 if something did, 130 if interrupted."""
+    counts = {status: sum(one.status == status for one in outcomes) for status in ("failed", "busy")}
+    if failed_before:
+        print(f"{len(failed_before)} runs failed earlier and were left alone; --retry-failed runs them again")
+    if counts["busy"]:
+        print(f"{counts['busy']} runs are being trained by another runner")
+    if counts["failed"]:
+        where = f"{directory}/*/{records.FAILURE}"
+        print(f"{counts['failed']} runs failed: see {where}; --retry-failed runs them again")
+    if stopped:
+        print("interrupted: run the same command again to go on")
+        return 130
+    return 1 if counts["failed"] or failed_before else 0
+
+
+def write_study(study: Study, directory: Path) -> None:
+    """Put the study's file and its plan into the study directory; another file found there is kept."""
+    bookkeeping = directory / BOOKKEEPING
+    bookkeeping.mkdir(parents=True, exist_ok=True)
+    copy = directory / "study.toml"
+    if copy.exists() and copy.read_text(encoding="utf-8") != study.text:
+        number = 1 + sum(1 for _ in bookkeeping.glob("study-*.toml"))
+        write_atomically(bookkeeping / f"study-{number}.toml", copy.read_bytes())
+    write_atomically(copy, study.text.encode())
+    plan: list[dict[str, Any]] = [{"hash": run.hash, "config": run.as_dict()} for run in study.runs]
+    write_atomically(bookkeeping / "plan.json", json.dumps(plan).encode())
+
+
+def _report(args: argparse.Namespace) -> int:
+    study = load_study(args.file)
+    directory = _directory(study, args)
+    if not directory.is_dir():
+        raise StudyError(f"{directory} does not exist: run the study first")
+    write_study(study, directory)
+    out = [] if args.report_dir is None else ["--out", args.report_dir]
+    return importlib.import_module("sppo.report.command").main([str(directory), *out, *args.rest])

@@ -1,0 +1,177 @@
+"""Executes runs in processes on this machine, one per core."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from sppo.study.config import RunConfig
+from sppo.study.display import Display
+from sppo.study.execution import Options, Outcome, execute, record_failure
+from sppo.study.stopping import Stopper
+
+#: How often a run is taken up again whose process was killed from outside (by the out-of-memory killer).
+_KILLED_ATTEMPTS = 3
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+LOG = "log.txt"
+
+
+@dataclass
+class _Worker:
+    run: RunConfig
+    process: Any
+    connection: Connection
+    outcome: Outcome | None = None
+
+
+def available_cores() -> int:
+    """How many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def single_threaded() -> None:
+    """Let numerical libraries that are loaded from now on use one thread.
+
+    The networks are small, and other trainings use the other cores.
+    """
+    for variable in _THREAD_VARIABLES:
+        os.environ[variable] = "1"
+
+
+def run_local(
+    todo: Sequence[RunConfig],
+    directory: Path,
+    options: Options,
+    jobs: int,
+    display: Display,
+    stopper: Stopper,
+) -> list[Outcome]:
+    """Execute runs in up to ``jobs`` processes at a time; returns when all have ended."""
+    single_threaded()
+    # A server process imports torch once; each training is a fork of it: begun at once, isolated.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sppo.study.training"])
+    queue = deque(todo)
+    attempts: dict[str, int] = {}
+    workers: list[_Worker] = []
+    outcomes: list[Outcome] = []
+    told = 0
+    try:
+        while workers or (queue and not stopper.requests):
+            while queue and len(workers) < jobs and not stopper.requests:
+                workers.append(_start(context, queue.popleft(), directory, options, display))
+            wait([*(w.connection for w in workers), *(w.process.sentinel for w in workers)], timeout=0.5)
+            for worker in list(workers):
+                _receive(worker, display)
+                if worker.process.is_alive():
+                    continue
+                workers.remove(worker)
+                outcome = _conclude(worker, directory, attempts, bool(stopper.requests))
+                display.ended(worker.run, outcome)
+                if outcome.status == "killed":
+                    queue.appendleft(worker.run)
+                else:
+                    outcomes.append(outcome)
+            if stopper.requests > told:
+                told = stopper.requests
+                _stop(workers, told)
+            display.tick()
+    finally:
+        for worker in workers:
+            worker.process.kill()
+    return outcomes
+
+
+def _start(context: Any, run: RunConfig, directory: Path, options: Options, display: Display) -> _Worker:
+    ours, theirs = context.Pipe()
+    arguments = (theirs, run.as_dict(), str(directory / run.directory_name), options)
+    process = context.Process(target=_work, args=arguments, daemon=True)
+    process.start()
+    theirs.close()
+    display.started(run)
+    return _Worker(run, process, ours)
+
+
+def _receive(worker: _Worker, display: Display) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        while worker.connection.poll():
+            message = worker.connection.recv()
+            if isinstance(message, Outcome):
+                worker.outcome = message
+            else:
+                display.message(f"{worker.run.env} seed={worker.run.seed}: {message}")
+
+
+def _conclude(worker: _Worker, directory: Path, attempts: dict[str, int], stopping: bool) -> Outcome:
+    """The outcome of a process that has ended, in whatever way."""
+    worker.process.join()
+    worker.connection.close()
+    if worker.outcome is not None:
+        return worker.outcome
+    code = worker.process.exitcode
+    if code in (-signal.SIGKILL, -signal.SIGTERM):
+        if stopping:
+            return Outcome("interrupted", "stopped at once; goes on from its last checkpoint")
+        attempts[worker.run.hash] = attempts.get(worker.run.hash, 0) + 1
+        if attempts[worker.run.hash] < _KILLED_ATTEMPTS:
+            return Outcome("killed", "its process was killed; it goes on from its last checkpoint")
+    name = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
+    message = f"the training process died ({name}), see {LOG}; out of memory, or a crash in a library"
+    return record_failure(directory / worker.run.directory_name, message, "", 0)
+
+
+def _stop(workers: list[_Worker], requests: int) -> None:
+    """First request: stop after the present iteration. Second: at once."""
+    for worker in workers:
+        if requests == 1:
+            with contextlib.suppress(OSError):
+                worker.connection.send("stop")
+        else:
+            worker.process.kill()
+
+
+def _work(connection: Connection, config: dict[str, Any], directory: str, options: Options) -> None:
+    """The training process: one run, its output in a file, its outcome through the pipe."""
+    # Ctrl-C reaches every process of the terminal; the runner decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    threading.Thread(target=_listen, args=(connection, stop), daemon=True).start()
+    try:
+        _redirect_output(directory)
+        outcome = execute(RunConfig.from_dict(config), directory, options, stop.is_set, connection.send)
+    except BaseException as error:
+        traceback.print_exc()
+        outcome = Outcome("failed", f"{type(error).__name__}: {error}")
+    connection.send(outcome)
+
+
+def _listen(connection: Connection, stop: threading.Event) -> None:
+    try:
+        while True:
+            if connection.recv() == "stop":
+                stop.set()
+    except (EOFError, OSError):
+        # The runner is gone. Whoever starts the next one expects this run to be free; its last
+        # checkpoint is as good as what it has now.
+        os._exit(1)
+
+
+def _redirect_output(directory: str) -> None:
+    os.makedirs(directory, exist_ok=True)
+    with open(os.path.join(directory, LOG), "a") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)

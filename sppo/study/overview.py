@@ -1,0 +1,109 @@
+"""Where a study stands, as far as its files tell: counts, tables, estimates."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from sppo.study import records
+from sppo.study.config import RunConfig
+from sppo.study.lock import is_locked
+
+#: In the order in which tables show them.
+STATUSES = ("completed", "running", "interrupted", "failed", "pending")
+
+# Seconds per transition collected, per minibatch update and per evaluation step, on one core of the
+# machine that the repository's numbers were made on. They set the proportions between runs; the scale
+# is taken from the runs that are done.
+_COLLECT = 120e-6
+_UPDATE = 400e-6
+_EVALUATE = 110e-6
+_EPISODE = 700
+
+
+def status_of(config: RunConfig, directory: Path) -> str:
+    """The status of one run; looks at file names only, so that thousands take a moment."""
+    run = os.path.join(directory, config.directory_name)
+    try:
+        names = set(os.listdir(run))
+    except OSError:
+        return "pending"
+    if records.RESULT in names:
+        return "completed"
+    if records.FAILURE in names:
+        return "failed"
+    if records.CONFIG not in names:
+        return "pending"
+    return "running" if is_locked(run) else "interrupted"
+
+
+def statuses(runs: Sequence[RunConfig], directory: Path) -> list[str]:
+    """The status of each run."""
+    return [status_of(run, directory) for run in runs]
+
+
+def predicted_seconds(run: RunConfig) -> float:
+    """A rough guess at a run's duration on one core, from typical costs."""
+    parameters = run.parameters
+    iterations = -(-run.total_timesteps // run.batch)
+    passes = int(parameters.get("n_epochs", parameters.get("n_critic_updates", 10)))
+    minibatches = passes * run.batch / int(parameters["batch_size"])
+    evaluation = run.evaluations * run.eval_episodes * _EPISODE * _EVALUATE
+    return iterations * (run.batch * _COLLECT + minibatches * _UPDATE) + evaluation
+
+
+def calibration(runs: Sequence[RunConfig], found: Sequence[str], directory: Path) -> tuple[float, int]:
+    """Measured over predicted seconds of (a sample of) the completed runs, and how many those were."""
+    done = [run for run, status in zip(runs, found, strict=True) if status == "completed"]
+    measured = predicted = 0.0
+    used = 0
+    for run in done[:: max(1, len(done) // 200)]:
+        result = records.read_json(directory / run.directory_name / records.RESULT) or {}
+        if result.get("wall_seconds"):
+            measured += float(result["wall_seconds"])
+            predicted += predicted_seconds(run)
+            used += 1
+    return (measured / predicted if used else 1.0), used
+
+
+def table(runs: Sequence[RunConfig], found: Sequence[str]) -> str:
+    """Counts by environment and algorithm."""
+    cells: dict[tuple[str, str], Counter[str]] = {}
+    for run, status in zip(runs, found, strict=True):
+        cells.setdefault((run.env, run.algorithm), Counter())[status] += 1
+    header = ["environment", "algorithm", "runs", *STATUSES]
+    rows = [
+        [env, algorithm, str(sum(counts.values())), *(str(counts[status] or "-") for status in STATUSES)]
+        for (env, algorithm), counts in cells.items()
+    ]
+    total = Counter(found)
+    rows.append(["total", "", str(len(found)), *(str(total[status] or "-") for status in STATUSES)])
+    return aligned([header, *rows], left=2)
+
+
+def aligned(rows: Iterable[Sequence[str]], left: int) -> str:
+    """Rows as lines of text in columns, the first ``left`` of them flush left."""
+    listed = [list(row) for row in rows]
+    widths = [max(len(row[column]) for row in listed) for column in range(len(listed[0]))]
+    lines = []
+    for row in listed:
+        cells = [
+            text.ljust(width) if column < left else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def duration(seconds: float) -> str:
+    """``93784`` as ``1 d 2 h``; two units are enough."""
+    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if minutes < 90:
+        return f"{minutes:.0f} min"
+    if hours < 36:
+        return f"{int(hours)} h {int(minutes % 60):02d} min"
+    return f"{int(days)} d {int(hours % 24)} h"

@@ -1,0 +1,40 @@
+"""Ctrl-C, once and twice."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Stopper:
+    """Counts requests to stop (SIGINT, SIGTERM) instead of letting them interrupt anything.
+
+    :param notify: called with a message at the first request
+    :param at_once: whether the second request raises ``KeyboardInterrupt``
+    """
+
+    def __init__(self, notify: Callable[[str], None] = print, at_once: bool = False) -> None:
+        self._at_once = at_once
+        self.requests = 0
+        self.notify = notify
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Stopper:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._request)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requests += 1
+        if self.requests == 1:
+            self.notify("stopping after the present iterations, with checkpoints; again to stop at once")
+        elif self._at_once:
+            raise KeyboardInterrupt
