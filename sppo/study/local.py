@@ -24,6 +24,8 @@ from sppo.study.stopping import Stopper
 _KILLED_ATTEMPTS = 3
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 LOG = "log.txt"
+#: Imported once for all trainings. torch._dynamo (a second) would otherwise come with the first optimizer.
+PRELOAD = ["sppo.study.training", "torch._dynamo", "mujoco"]
 
 
 @dataclass
@@ -63,7 +65,7 @@ def run_local(
     single_threaded()
     # A server process imports torch once; each training is a fork of it: begun at once, isolated.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sppo.study.training"])
+    context.set_forkserver_preload(PRELOAD)
     queue = deque(todo)
     attempts: dict[str, int] = {}
     workers: list[_Worker] = []
