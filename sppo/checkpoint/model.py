@@ -90,12 +90,7 @@ def restore(
     _, members = files.read(path)
     state = pickle.loads(members["state.pkl"])
     if env is None:
-        env = rebuild_vector(state["vector"])
-        if env is None:
-            raise CheckpointError(
-                f"{os.fspath(path)} does not say how its environment was built: "
-                "pass one built in the same way, resume(path, env=...)"
-            )
+        env = _rebuilt(state["vector"], os.fspath(path))
     model = algorithm.load(io.BytesIO(members["model.zip"]), env=env, device=device, force_reset=False)
     assert model.env is not None
     try:
@@ -123,6 +118,20 @@ def put_back_log(logger: Logger, pending: dict[str, Any] | None) -> None:
         logger.name_to_value.update(pending["value"])
         logger.name_to_count.update(pending["count"])
         logger.name_to_excluded.update(pending["excluded"])
+
+
+def _rebuilt(vector: dict[str, Any], path: str) -> VecEnv:
+    reason = "it is not made of registered environments in this process"
+    try:
+        env = rebuild_vector(vector)
+        if env is not None:
+            return env
+    except Exception as error:  # making an environment runs arbitrary code
+        reason = str(error)
+    raise CheckpointError(
+        f"the environment of {path} cannot be built again from the checkpoint alone ({reason}): "
+        "pass one built in the same way, resume(path, env=...)"
+    )
 
 
 def _pending(logger: Logger) -> dict[str, Any]:

@@ -8,7 +8,13 @@ from typing import Any
 
 import gymnasium as gym
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper, VecNormalize
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    VecEnv,
+    VecEnvWrapper,
+    VecNormalize,
+    VecTransposeImage,
+)
 
 from sppo.checkpoint.environment import (
     UncapturableError,
@@ -94,7 +100,7 @@ def restore_vector(venv: VecEnv, state: dict[str, Any]) -> bool:
 def rebuild_vector(state: dict[str, Any]) -> VecEnv | None:
     """A vectorised environment built as the captured one was; ``None`` if that is not known.
 
-    Known are registered environments, in a ``Monitor`` or not, in a ``DummyVecEnv``, in a
+    Known are registered environments, in a ``Monitor`` or not, in this process, in a
     ``VecNormalize`` or not: what Stable-Baselines3 makes from an environment's name.
     """
     recipe = state["recipe"]
@@ -105,9 +111,7 @@ def rebuild_vector(state: dict[str, Any]) -> VecEnv | None:
         env = gym.make(spec)
         return Monitor(env) if monitored else env
 
-    venv: VecEnv = DummyVecEnv(
-        [lambda pair=pair: make(*pair) for pair in recipe["environments"]]  # type: ignore[misc]
-    )
+    venv: VecEnv = recipe["class"]([lambda pair=pair: make(*pair) for pair in recipe["environments"]])
     return VecNormalize(venv) if recipe["normalized"] else venv
 
 
@@ -143,21 +147,28 @@ def _capture_environments(base: VecEnv) -> list[bytes]:
     environments = getattr(base, "envs", None)
     if environments is not None and all(isinstance(env, gym.Env) for env in environments):
         return [capture_environment(env) for env in environments]
-    if isinstance(base, SubprocVecEnv):
-        # Asked first, because calling a method that is not there ends the worker process.
-        if not base.has_attr("capture_state"):
-            raise UncapturableError(
-                "environments in other processes can only be captured if each is wrapped, outermost, in "
-                "sppo.checkpoint.StatefulEnv"
-            )
-        return base.env_method("capture_state")
-    raise UncapturableError(f"{type(base).__name__} does not show its environments")
+    # Asked first, because calling a method that is not there ends SubprocVecEnv's processes.
+    if not _has_method(base, "capture_state"):
+        raise UncapturableError(
+            f"{type(base).__name__} keeps its environments elsewhere; they can only be captured if each is "
+            "wrapped, outermost, in sppo.checkpoint.StatefulEnv"
+        )
+    return base.env_method("capture_state")
+
+
+def _has_method(base: VecEnv, name: str) -> bool:
+    try:
+        return base.has_attr(name)
+    except Exception:  # vectorised environments of other libraries need not know the question
+        return False
 
 
 def _recipe(chain: list[VecEnv]) -> dict[str, Any] | None:
     """How to build the environment again, if that can be told from looking at it."""
-    wrappers, base = chain[:-1], chain[-1]
-    if type(base) is not DummyVecEnv or [type(layer) for layer in wrappers] not in ([], [VecNormalize]):
+    # Stable-Baselines3 itself puts VecTransposeImage around image environments, outermost.
+    wrappers = [layer for layer in chain[:-1] if type(layer) is not VecTransposeImage]
+    base = chain[-1]
+    if not isinstance(base, DummyVecEnv) or [type(layer) for layer in wrappers] not in ([], [VecNormalize]):
         return None
     environments = []
     for env in base.envs:
@@ -167,5 +178,5 @@ def _recipe(chain: list[VecEnv]) -> dict[str, Any] | None:
         if spec is None:
             return None
         environments.append((spec, monitored))
-    recipe = {"normalized": bool(wrappers), "environments": environments}
+    recipe = {"class": type(base), "normalized": bool(wrappers), "environments": environments}
     return recipe if _pickles(recipe) else None

@@ -92,7 +92,9 @@ class KillAtCall:
             if self.name == "open":
                 file = original(*args, **kwargs)
                 return HalfWritten(file) if calls == self.number else file
-            if calls == self.number or (self.name == "replace" and _is_checkpoint(args) and calls >= self.number):
+            if calls == self.number or (
+                self.name == "replace" and _is_checkpoint(args) and calls >= self.number
+            ):
                 os.kill(os.getpid(), signal.SIGKILL)
             return original(*args, **kwargs)
 
