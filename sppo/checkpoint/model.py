@@ -63,6 +63,7 @@ def save(
         "generators": generators,
         "action_space": space_generators(model.action_space),
         "vector": vector,
+        "last_observation": _with_strides(model._last_obs),
         "lstm_states": getattr(model, "_last_lstm_states", None),
         "log": None if logger is None else _pending(logger),
         "records": records.positions(logger, tables),
@@ -98,6 +99,7 @@ def restore(
     except UncapturableError as error:
         raise CheckpointError(f"cannot resume {os.fspath(path)}: {error}") from error
     restore_space_generators(model.action_space, state["action_space"])
+    model._last_obs = _from_strides(state["last_observation"])
     if state["lstm_states"] is not None:
         model._last_lstm_states = state["lstm_states"]  # type: ignore[attr-defined]
     if not simulators:
@@ -118,6 +120,30 @@ def put_back_log(logger: Logger, pending: dict[str, Any] | None) -> None:
         logger.name_to_value.update(pending["value"])
         logger.name_to_count.update(pending["count"])
         logger.name_to_excluded.update(pending["excluded"])
+
+
+def _with_strides(observation: Any) -> Any:
+    """An observation with its memory layout.
+
+    Pickle makes arrays contiguous, but a transposed image goes another way through a convolution than a
+    contiguous one, and comes out with other rounding errors.
+    """
+    if isinstance(observation, dict):
+        return {key: _with_strides(value) for key, value in observation.items()}
+    return observation if observation is None else (observation, observation.strides)
+
+
+def _from_strides(saved: Any) -> Any:
+    if isinstance(saved, dict):
+        return {key: _from_strides(value) for key, value in saved.items()}
+    if saved is None or min(saved[1], default=0) < 0:
+        return saved if saved is None else saved[0]
+    values, strides = saved
+    extent = sum((n - 1) * stride for n, stride in zip(values.shape, strides, strict=True)) + values.itemsize
+    memory = np.empty(extent, np.uint8)
+    observation: np.ndarray = np.ndarray(values.shape, values.dtype, memory, strides=strides)
+    observation[...] = values
+    return observation
 
 
 def _rebuilt(vector: dict[str, Any], path: str) -> VecEnv:
