@@ -1,0 +1,78 @@
+"""Killed at any moment and run again, a run ends exactly as one that was never killed."""
+
+from __future__ import annotations
+
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trained_runs import KillAtCall, assert_same_run, complete, engines, small_config, start
+
+
+def kill_and_complete(config: Any, directory: Path, moments: random.Random, kills: int) -> int:
+    """Kill attempts after random times, then let one finish; returns how many were killed in time."""
+    killed = 0
+    while not (directory / "result.json").exists():
+        process = start(config, directory)
+        if killed < kills:
+            process.join(moments.uniform(0.05, 1.2))
+            if process.is_alive():
+                process.kill()
+                killed += 1
+        process.join()
+        assert process.exitcode in (0, -signal.SIGKILL)
+    return killed
+
+
+@pytest.mark.parametrize("engine", engines())
+@pytest.mark.parametrize("env", ["CartPole-v1", "Hopper-v5"])
+def test_killed_at_random_moments(env: str, engine: str | None, tmp_path: Path) -> None:
+    config = small_config(env, engine=engine)
+    assert complete(config, tmp_path / "whole").status == "completed"
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"moments drawn with seed {seed}")
+    killed = kill_and_complete(config, tmp_path / "killed", random.Random(seed), kills=4)
+    assert killed > 0
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", engines())
+@pytest.mark.parametrize("env", ["Hopper-v5", "HalfCheetah-v5", "Ant-v5", "CartPole-v1"])
+def test_killed_many_times(env: str, engine: str | None, tmp_path: Path) -> None:
+    config = small_config(env, seed=7, steps=6400, engine=engine, use_softmax=False)
+    assert complete(config, tmp_path / "whole", every=100).status == "completed"
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"moments drawn with seed {seed}")
+    kill_and_complete(config, tmp_path / "killed", random.Random(seed), kills=12)
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.parametrize("moment", ["open", "replace", "fsync"])
+def test_killed_in_the_middle_of_writing_a_checkpoint(moment: str, tmp_path: Path) -> None:
+    """With half of it written, with all of it written aside, and while it is flushed to disk."""
+    config = small_config()
+    assert complete(config, tmp_path / "whole").status == "completed"
+    process = start(config, tmp_path / "killed", sabotage=KillAtCall(moment, 6))
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    left = sorted((tmp_path / "killed" / "checkpoints").iterdir())
+    assert any(path.name.endswith(".aside") for path in left), left
+    assert complete(config, tmp_path / "killed").status == "completed"
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_trpo_too(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    base = small_config("Hopper-v5")
+    shared = {k: v for k, v in base.parameters.items() if k in ("policy", "n_steps", "batch_size", "gamma")}
+    config = replace(base, cls="trpo", algorithm="trpo", parameters={**shared, "learning_rate": "lin_0.001"})
+    assert complete(config, tmp_path / "whole").status == "completed"
+    process = start(config, tmp_path / "killed", sabotage=KillAtCall("open", 5))
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert complete(config, tmp_path / "killed").status == "completed"
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")

@@ -1,0 +1,84 @@
+"""One owner per run directory: on this machine exactly, across machines by heartbeat."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sppo.study import lock
+from sppo.study.lock import BusyError, RunLock, is_locked
+
+
+def test_a_second_owner_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
+    with RunLock(tmp_path):
+        assert is_locked(tmp_path)
+        with pytest.raises(BusyError, match=f"process {os.getpid()} on"), RunLock(tmp_path):
+            pass
+    assert not is_locked(tmp_path)
+    with RunLock(tmp_path):
+        pass
+
+
+def test_a_killed_owner_holds_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from sppo.study.lock import RunLock\n"
+        f"with RunLock({str(tmp_path)!r}): print('locked', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        assert is_locked(tmp_path)
+        owner.kill()
+        owner.wait()
+    assert not is_locked(tmp_path)
+    with RunLock(tmp_path):
+        pass
+
+
+def pretend_other_machine(directory: Path, silent_for: float) -> None:
+    """What a shared directory looks like where another machine's flock is not seen."""
+    path = directory / lock.FILE
+    path.write_text(json.dumps({"host": "elsewhere", "pid": 1, "token": "x"}))
+    os.utime(path, (time.time() - silent_for, time.time() - silent_for))
+
+
+def test_another_machines_heartbeat_is_respected(tmp_path: Path) -> None:
+    pretend_other_machine(tmp_path, silent_for=10.0)
+    assert is_locked(tmp_path)
+    with pytest.raises(BusyError, match="on elsewhere"), RunLock(tmp_path):
+        pass
+
+
+def test_another_machines_silence_is_taken_for_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    pretend_other_machine(tmp_path, silent_for=2 * lock.SILENCE_SECONDS)
+    assert not is_locked(tmp_path)
+    with RunLock(tmp_path):
+        pass
+
+
+def test_of_two_that_take_over_at_once_one_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_other_machine(tmp_path, silent_for=2 * lock.SILENCE_SECONDS)
+
+    def meanwhile(seconds: float) -> None:
+        pretend_other_machine(tmp_path, silent_for=0.0)
+
+    monkeypatch.setattr(time, "sleep", meanwhile)
+    with pytest.raises(BusyError, match="on elsewhere"), RunLock(tmp_path):
+        pass
+
+
+def test_the_heartbeat_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.02)
+    with RunLock(tmp_path) as held:
+        os.utime(held.path, (0, 0))
+        deadline = time.monotonic() + 10.0
+        while held.path.stat().st_mtime < 1.0 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert held.path.stat().st_mtime > 1.0
