@@ -231,9 +231,10 @@ def write_study(study: Study, directory: Path) -> None:
     if copy.exists() and copy.read_text(encoding="utf-8") != study.text:
         number = 1 + sum(1 for _ in bookkeeping.glob("study-*.toml"))
         write_atomically(bookkeeping / f"study-{number}.toml", copy.read_bytes())
-    write_atomically(copy, study.text.encode())
     plan: list[dict[str, Any]] = [{"hash": run.hash, "config": run.as_dict()} for run in study.runs]
-    write_atomically(bookkeeping / "plan.json", json.dumps(plan).encode())
+    for path, text in ((copy, study.text), (bookkeeping / "plan.json", json.dumps(plan))):
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            write_atomically(path, text.encode())
 
 
 def _report(args: argparse.Namespace) -> int:

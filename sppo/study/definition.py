@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import re
 import sys
@@ -98,6 +99,20 @@ def parse_seeds(text: str) -> list[int]:
         first = int(match[1])
         seeds += range(first, int(match[2])) if match[2] else [first]
     return seeds
+
+
+def environment_problem(name: str) -> str | None:
+    """Why there is no environment of this name (``"Hopper-v5"`` or ``"module:Env-v0"``), if so."""
+    import gymnasium
+
+    module, separator, env_id = name.rpartition(":")
+    try:
+        if separator:
+            importlib.import_module(module)
+        gymnasium.spec(env_id)
+    except Exception as error:  # importing a module may raise anything
+        return f"{name!r} is no environment: {error}"
+    return None
 
 
 class _Reader:
@@ -201,7 +216,8 @@ class _Reader:
                 self.problem(("environment", name), "is not in the list of environments")
         found = []
         for name in names:
-            self.check_environment(name)
+            if (problem := environment_problem(name)) is not None:
+                self.problem(("environments",), problem)
             table = self.table(("environment", name), tables.get(name, {}))
             for key in table:
                 if key not in (*_SIZES, "kwargs"):
@@ -209,14 +225,6 @@ class _Reader:
             kwargs = self.table(("environment", name, "kwargs"), table.get("kwargs", {}))
             found.append((name, {**sizes, **self.sizes(("environment", name), table)}, kwargs))
         return found
-
-    def check_environment(self, name: str) -> None:
-        import gymnasium
-
-        try:
-            gymnasium.spec(name)
-        except Exception as error:  # gymnasium imports "module:Env-v0" here, which may raise anything
-            self.problem(("environments",), f"{name!r} is no environment: {error}")
 
     def normalize(self) -> dict[str, Any]:
         table = self.table(("normalize",), self.content.get("normalize", {}))

@@ -96,14 +96,16 @@ def _execute_locked(
     if failure is not None and not options.retry_failed:
         return Outcome("failed", str(failure.get("error")))
     timesteps = 0
-    started = time.monotonic()
+    started = shown = time.monotonic()
     before = float((records.read_json(directory / records.PROGRESS) or {}).get("wall_seconds", 0.0))
 
     def progress(now: int) -> None:
-        nonlocal timesteps
-        timesteps = now
-        _write_progress(directory, config, now, before + time.monotonic() - started)
-        watch(now)
+        nonlocal timesteps, shown
+        first, timesteps = timesteps == 0, now
+        if first or time.monotonic() - shown > 1.0 or now >= config.total_timesteps:
+            shown = time.monotonic()
+            _write_progress(directory, config, now, before + shown - started)
+            watch(now)
 
     try:
         _prepare(config, directory, failure is not None, report)

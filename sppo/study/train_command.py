@@ -16,7 +16,7 @@ from typing import Any
 
 from sppo.study import records
 from sppo.study.config import RunConfig
-from sppo.study.definition import DEFAULT_CHECKPOINT_EVERY, StudyError
+from sppo.study.definition import DEFAULT_CHECKPOINT_EVERY, StudyError, environment_problem
 from sppo.study.execution import Options, Outcome, execute
 from sppo.study.local import single_threaded
 from sppo.study.overview import duration
@@ -74,7 +74,8 @@ def configuration(args: Mapping[str, Any]) -> RunConfig:
         "evaluations": args["evaluations"] or max(1, min(_EVALUATIONS, args["steps"] // batch)),
         "eval_episodes": args["eval_episodes"],
     }
-    _check_environment(args["env"])
+    if (problem := environment_problem(args["env"])) is not None:
+        raise StudyError(f"--env: {problem}")
     if args["steps"] < batch:
         raise StudyError(f"--steps {args['steps']} is less than one batch of n_steps x n_envs = {batch}")
     check_together("sppo", parameters, sizes)
@@ -175,15 +176,6 @@ def _number(value: Any, parameter: Parameter) -> Any:
         return int(value) if parameter.kind == "int" else float(value)
     except ValueError:
         return value
-
-
-def _check_environment(name: str) -> None:
-    import gymnasium
-
-    try:
-        gymnasium.spec(name)
-    except Exception as error:  # gymnasium imports "module:Env-v0" here, which may raise anything
-        raise StudyError(f"--env {name}: {error}") from error
 
 
 def _whole(text: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,6 +77,12 @@ def train(
             callback=callbacks,
             reset_num_timesteps=checkpoint is None,
         )
+    except Interrupted:
+        raise
+    except Exception:
+        # In the middle of an update, torch's own complaint about NaN names a distribution, not the cause.
+        check_finite(model)
+        raise
     finally:
         model.logger.close()
         if model.env is not None:
@@ -166,34 +171,34 @@ def _go_on(config: RunConfig, directory: Path, checkpoint: Path) -> OnPolicyAlgo
     return model
 
 
+def check_finite(model: OnPolicyAlgorithm) -> None:
+    """Raise :class:`DivergedError` if any weight is not finite."""
+    for name, tensor in model.policy.state_dict().items():
+        if not th.isfinite(tensor).all():
+            raise DivergedError(
+                f"the weights {name} are not finite after {model.num_timesteps} steps: "
+                "the training has diverged (a smaller learning_rate, clip_range or n_epochs may help), "
+                "or the environment gave observations or rewards that are not numbers"
+            )
+
+
 class _HealthCallback(BaseCallback):
     """Stops a training whose weights are no longer finite, and tells how far it has come."""
 
     def __init__(self, progress: Callable[[int], None]) -> None:
         super().__init__()
         self._progress = progress
-        self._last = -math.inf
 
     def _on_rollout_start(self) -> None:
-        self._check()
-        if time.monotonic() - self._last > 1.0:
-            self._progress(self.num_timesteps)
-            self._last = time.monotonic()
+        check_finite(self.model)  # type: ignore[arg-type]
+        self._progress(self.num_timesteps)
 
     def _on_training_end(self) -> None:
-        self._check()
+        check_finite(self.model)  # type: ignore[arg-type]
         self._progress(self.num_timesteps)
 
     def _on_step(self) -> bool:
         return True
-
-    def _check(self) -> None:
-        for name, tensor in self.model.policy.state_dict().items():
-            if not th.isfinite(tensor).all():
-                raise DivergedError(
-                    f"the weights {name} are not finite after {self.num_timesteps} steps: "
-                    "the training has diverged (a smaller learning_rate, clip_range or n_epochs may help)"
-                )
 
 
 class _StopCallback(BaseCallback):

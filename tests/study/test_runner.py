@@ -1,0 +1,196 @@
+"""The runner as people use it: from the command line, interrupted, killed, started twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from trained_runs import assert_same_run
+
+from sppo.study.definition import Study, load_study
+from sppo.study.execution import Options, execute
+from sppo.study.lock import is_locked
+
+HERE = Path(__file__).parent
+SHAPE = """
+n_envs = 2
+evaluations = 2
+eval_episodes = 1
+checkpoint_every = 1
+[parameters]
+n_steps = 32
+batch_size = 32
+n_epochs = 2
+[algorithms.sppo]
+"""
+
+
+@pytest.fixture
+def study_file(tmp_path: Path) -> Callable[..., Path]:
+    def write(environments: list[str], seeds: str = "0:2", steps: int = 1280) -> Path:
+        names = json.dumps(
+            [name if "-v1" in name else f"study_environments:{name}-v0" for name in environments]
+        )
+        path = tmp_path / "study.toml"
+        path.write_text(
+            f'name = "test"\nenvironments = {names}\nseeds = "{seeds}"\ntotal_timesteps = {steps}\n{SHAPE}'
+        )
+        return path
+
+    return write
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    path = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "sppo", *map(str, arguments)]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    output, _ = process.communicate(timeout=300)
+    return process.returncode, output
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def check_against_this_process(study: Study, out: Path, tmp_path: Path) -> None:
+    """Every run of the study equals the same run trained here without interruption."""
+    for run in study.runs:
+        alone = tmp_path / "alone" / run.directory_name
+        assert execute(run, alone, Options(100)).status == "completed"
+        assert_same_run(alone, out / run.directory_name)
+
+
+def test_one_bad_environment_does_not_stop_the_others(
+    study_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Exceptions and crashes are recorded; the rest is done; nothing is retried without being asked."""
+    file, out = study_file(["Raises", "Crashes", "Walk"], seeds="0:1"), tmp_path / "out"
+    code, output = finish(start("study", "run", file, "--out", out, "--jobs", 2))
+    assert code == 1, output
+    assert "failed: study_environments:Raises-v0 sppo seed=0: RuntimeError: the simulator exploded" in output
+    assert "SIGSEGV" in output
+    assert "2 runs failed" in output
+    assert sorted(
+        path.name for path in out.glob("*/*.json") if path.name in ("result.json", "failure.json")
+    ) == [
+        "failure.json",
+        "failure.json",
+        "result.json",
+    ]
+    assert (out / "study.toml").read_text() == file.read_text()
+    assert len(json.loads((out / ".study" / "plan.json").read_text())) == 3
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/*.json")}
+    code, output = finish(start("study", "run", file, "--out", out))
+    assert code == 1
+    assert "2 runs failed earlier and were left alone" in output
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/*.json")} == before
+    code, output = finish(start("study", "status", file, "--out", out))
+    assert "the simulator exploded" in output
+    code, output = finish(start("study", "status", file, "--out", out, "--json"))
+    assert json.loads(output) == {"completed": 1, "failed": 2}
+
+
+def test_ctrl_c_then_kill_then_two_runners(study_file: Callable[..., Path], tmp_path: Path) -> None:
+    """The life of a study: stopped politely, killed with its workers unaware, finished by two runners."""
+    file, out = study_file(["CartPole-v1", "Slow"], seeds="0:2", steps=640), tmp_path / "out"
+    study = load_study(file)
+    first = start("study", "run", file, "--out", out, "--jobs", 2)
+    wait_until(lambda: any(out.glob("*/checkpoints/*.checkpoint")))
+    # To the whole group, as a terminal does.
+    os.killpg(first.pid, signal.SIGINT)
+    code, output = finish(first)
+    assert code == 130, output
+    assert "stopping after the present iterations" in output
+    assert "run the same command again" in output
+    assert not list(out.glob("*/failure.json"))
+
+    second = start("study", "run", file, "--out", out, "--jobs", 2)
+    wait_until(lambda: any(is_locked(path) for path in out.iterdir() if path.name != ".study"))
+    second.kill()
+    finish(second)
+    wait_until(lambda: not any(is_locked(path) for path in out.iterdir() if path.name != ".study"))
+
+    runners = [start("study", "run", file, "--out", out, "--jobs", 1) for _ in range(2)]
+    results = [finish(runner) for runner in runners]
+    assert [code for code, _ in results] == [0, 0], results
+    completed = [line for _, output in results for line in output.splitlines() if "] completed: " in line]
+    assert len({line.split("] ")[1] for line in completed}) == len(completed)
+    check_against_this_process(study, out, tmp_path)
+
+
+def test_a_worker_that_is_killed_goes_on_in_the_same_runner(
+    study_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    file, out = study_file(["Slow"], seeds="0:1", steps=640), tmp_path / "out"
+    study = load_study(file)
+    runner = start("study", "run", file, "--out", out, "--jobs", 1)
+    run = out / study.runs[0].directory_name
+    wait_until(lambda: any(run.glob("checkpoints/*.checkpoint")))
+    os.kill(json.loads((run / ".lock").read_text())["pid"], signal.SIGKILL)
+    code, output = finish(runner)
+    assert code == 0, output
+    assert "its process was killed; it goes on" in output
+    check_against_this_process(study, out, tmp_path)
+
+
+def test_subsets_and_plans(
+    study_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    from sppo.study.command import main
+
+    file = str(study_file(["CartPole-v1", "Acrobot-v1"], seeds="0:10"))
+    assert main(["plan", file, "--out", str(tmp_path), "--env", "CartPole-v1", "--seeds", "0:3,7"]) == 0
+    output = capsys.readouterr().out
+    assert "4 runs, 4 to do" in output
+    assert main(["plan", file, "--out", str(tmp_path), "--where", "n_epochs=2"]) == 0
+    assert "20 runs" in capsys.readouterr().out
+    for flags in (["--env", "Nope"], ["--seeds", "x"], ["--where", "n_epochs=3"], ["--where", "n_epochs"]):
+        assert main(["plan", file, *flags]) == 2
+        assert "error:" in capsys.readouterr().err
+
+
+def test_a_bad_study_is_an_error_and_makes_no_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sppo.study.command import main
+
+    monkeypatch.chdir(tmp_path)
+    Path("bad.toml").write_text('name = "bad"\nseed = 1\n')
+    assert main(["run", "bad.toml"]) == 2
+    assert "line 2: seed: unknown key (did you mean seeds?)" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.toml"]
+
+
+def test_an_edited_study_file_does_not_overwrite_the_old_one(
+    study_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    from sppo.study.command import write_study
+
+    file = study_file(["CartPole-v1"])
+    write_study(load_study(file), tmp_path / "out")
+    old = file.read_text()
+    file.write_text("# edited\n" + old)
+    write_study(load_study(file), tmp_path / "out")
+    write_study(load_study(file), tmp_path / "out")
+    assert (tmp_path / "out" / ".study" / "study-1.toml").read_text() == old
+    assert len(list((tmp_path / "out" / ".study").glob("study-*.toml"))) == 1
