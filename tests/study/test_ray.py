@@ -1,0 +1,63 @@
+"""The Ray executor on a real cluster of two nodes, one of which dies in the middle of the study."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_runner import HERE, check_against_this_process, finish, start, study_file, wait_until  # noqa: F401
+
+from sppo.study.definition import load_study
+
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    path = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    yield cluster
+    cluster.shutdown()
+
+
+def test_a_node_dies_and_every_run_completes_with_the_local_results(
+    cluster: Any,
+    study_file: Callable[..., Path],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    doomed = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    file, out = study_file(["Slow", "CartPole-v1"], seeds="0:2", steps=3200), tmp_path / "out"
+    study = load_study(file)
+    runner = start("study", "run", file, "--out", out, "--executor", "ray", "--address", cluster.address)
+    # Two at a time: once two runs have checkpoints, one of them is on the node that dies.
+    wait_until(lambda: len({path.parent for path in out.glob("*/checkpoints/*.checkpoint")}) == 2)
+    cluster.remove_node(doomed, allow_graceful=False)
+    code, output = finish(runner)
+    assert code == 0, output
+    assert output.count("] completed: ") == len(study.runs)
+    # One of them was begun twice: each attempt that went on has an event file of its own.
+    attempts = [len(list(path.iterdir())) for path in out.glob("*/tensorboard")]
+    assert max(attempts) == 2, attempts
+    check_against_this_process(study, out, tmp_path)
+
+
+def test_failures_are_outcomes_there_too(
+    cluster: Any,
+    study_file: Callable[..., Path],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    file, out = study_file(["Raises", "Walk"], seeds="0:1"), tmp_path / "out"
+    runner = start("study", "run", file, "--out", out, "--executor", "ray", "--address", cluster.address)
+    code, output = finish(runner)
+    assert code == 1, output
+    assert "the simulator exploded" in output
+    assert len(list(out.glob("*/result.json"))) == 1
+    assert len(list(out.glob("*/failure.json"))) == 1
