@@ -192,7 +192,7 @@ def _run(args: argparse.Namespace) -> int:
     leave = ("completed",) if args.retry_failed else ("completed", "failed")
     todo = [run for run, status in zip(runs, found, strict=True) if status not in leave]
     failed_before = [run for run, status in zip(runs, found, strict=True) if status == "failed"]
-    with make_display(runs, found, study.varied, directory) as display, Stopper(display.message) as stopper:
+    with make_display(runs, found, study.varied, directory) as display, Stopper() as stopper:
         if args.retry_failed:
             for run in failed_before:
                 display.expect(run)

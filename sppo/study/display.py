@@ -25,6 +25,7 @@ class Display:
 
     #: seconds between two lines that only say that all is well
     QUIET = 60.0
+    ROWS = 16
 
     def __init__(
         self, runs: Sequence[RunConfig], found: Sequence[str], varied: tuple[str, ...], directory: Path
@@ -121,7 +122,10 @@ class Display:
         ]
 
     def _fraction(self, run: RunConfig) -> float:
-        progress = records.read_json(self._directory / run.directory_name / records.PROGRESS) or {}
+        directory = self._directory / run.directory_name
+        progress = records.read_json(directory / records.PROGRESS)
+        if progress is None:
+            return float((directory / records.RESULT).exists())
         return min(1.0, float(progress.get("timesteps", 0)) / run.total_timesteps)
 
 

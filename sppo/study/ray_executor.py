@@ -48,8 +48,8 @@ def run_ray(
     outcomes: list[Outcome] = []
     told = 0
     while pending or (queue and not stopper.requests):
-        # A window over the queue: enough for nodes that join, little to cancel.
-        window = 2 * max(1, int(ray.cluster_resources().get("CPU", 1) / cpus))
+        # As many as there is room for, asked every time, since nodes come and go.
+        window = max(1, int(ray.cluster_resources().get("CPU", 1) / cpus))
         while queue and len(pending) < window and not stopper.requests:
             run = queue.popleft()
             pending[task.remote(run.as_dict(), str(directory / run.directory_name), options)] = run

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
+
+_STOPPING = b"\nstopping after the present iterations, with checkpoints; again to stop at once\n"
 
 
 class Stopper:
     """Counts requests to stop (SIGINT, SIGTERM) instead of letting them interrupt anything.
 
-    :param notify: called with a message at the first request
     :param at_once: whether the second request raises ``KeyboardInterrupt``
     """
 
-    def __init__(self, notify: Callable[[str], None] = print, at_once: bool = False) -> None:
-        self._at_once = at_once
+    def __init__(self, at_once: bool = False) -> None:
         self.requests = 0
-        self.notify = notify
+        self._at_once = at_once
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Stopper:
@@ -35,6 +35,7 @@ class Stopper:
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.requests += 1
         if self.requests == 1:
-            self.notify("stopping after the present iterations, with checkpoints; again to stop at once")
+            # Not print: a signal may come in the middle of one, which must not be entered twice.
+            os.write(2, _STOPPING)
         elif self._at_once:
             raise KeyboardInterrupt
