@@ -140,6 +140,11 @@ def prune(directory: str | os.PathLike[str], keep: int) -> None:
     """Delete all but the newest ``keep`` checkpoints, and what killed writers left aside."""
     for path in checkpoints(directory)[keep:]:
         path.unlink(missing_ok=True)
+    sweep(directory)
+
+
+def sweep(directory: str | os.PathLike[str]) -> None:
+    """Delete what killed writers left aside; nobody else may be writing in the directory."""
     for name in os.listdir(directory):
         if _ASIDE.fullmatch(name):
             Path(directory, name).unlink(missing_ok=True)

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import json
+import math
 import pickle
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sppo.checkpoint.files import CheckpointError, checkpoints, newest_readable, write_atomically
+from sppo.checkpoint.files import CheckpointError, checkpoints, newest_readable, sweep, write_atomically
 from sppo.study import records
 from sppo.study.config import RunConfig, differences
 from sppo.study.lock import BusyError, RunLock
@@ -90,7 +91,10 @@ def _execute_locked(
     report: Callable[[str], None],
     watch: Callable[[int], None],
 ) -> Outcome:
+    sweep(directory)
     if records.read_json(directory / records.RESULT) is not None:
+        # Left over if the process was killed at the very end.
+        shutil.rmtree(directory / records.CHECKPOINTS, ignore_errors=True)
         return Outcome("completed")
     failure = records.read_json(directory / records.FAILURE)
     if failure is not None and not options.retry_failed:
@@ -171,6 +175,8 @@ def _finish(config: RunConfig, directory: Path, model: Any, wall_seconds: float)
     if normalize is not None:
         write_atomically(directory / records.VECNORMALIZE, pickle.dumps(normalize))
     _, returns = records.read_evaluations(directory).curve()
+    if not math.isfinite(returns[-1]):
+        raise ValueError(f"the last evaluation has a return of {returns[-1]}")
     result = {
         "status": "completed",
         "timesteps": model.num_timesteps,

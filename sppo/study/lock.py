@@ -16,6 +16,7 @@ import secrets
 import socket
 import threading
 import time
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,6 +24,8 @@ from typing import Any
 FILE = ".lock"
 HEARTBEAT_SECONDS = 10.0
 SILENCE_SECONDS = 60.0
+#: How long to insist: whoever only asks (``is_locked``) holds the lock for an instant, too.
+_INSIST_SECONDS = 1.0
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
@@ -62,14 +65,21 @@ class RunLock:
         os.close(self._descriptor)
 
     def _acquire(self) -> None:
-        exclusive = _flock(self._descriptor)
+        deadline = time.monotonic() + _INSIST_SECONDS
+        while (exclusive := _flock(self._descriptor, fcntl.LOCK_EX)) is False and time.monotonic() < deadline:
+            time.sleep(0.05)
         owner = _owner(self.path)
         if exclusive is False or (owner is not None and _alive(self.path, owner, exclusive)):
             raise BusyError(f"it is being trained by {_describe(owner)}")
-        token = {"host": socket.gethostname(), "pid": os.getpid(), "token": secrets.token_hex(8)}
+        token = {
+            "host": socket.gethostname(),
+            "kernel": _kernel(),
+            "pid": os.getpid(),
+            "token": secrets.token_hex(8),
+        }
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, json.dumps(token).encode(), 0)
-        if owner is not None and owner.get("host") != token["host"]:
+        if owner is not None and owner.get("kernel") != token["kernel"]:
             # Two machines may have noticed the silence at once: the last to write stays.
             os.fsync(self._descriptor)
             time.sleep(2.0)
@@ -90,17 +100,17 @@ def is_locked(directory: str | os.PathLike[str]) -> bool:
     except OSError:
         return False
     try:
-        exclusive = _flock(descriptor)
+        exclusive = _flock(descriptor, fcntl.LOCK_SH)
         owner = _owner(path)
         return exclusive is False or (owner is not None and _alive(path, owner, exclusive))
     finally:
         os.close(descriptor)
 
 
-def _flock(descriptor: int) -> bool | None:
+def _flock(descriptor: int, kind: int) -> bool | None:
     """Whether the lock was got; ``None`` where the file system has no locks."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
@@ -120,7 +130,7 @@ def _owner(path: Path) -> dict[str, Any] | None:
 
 def _alive(path: Path, owner: dict[str, Any], exclusive: bool | None) -> bool:
     """Whether the owner named in the file still lives, as far as its heartbeat tells."""
-    if exclusive and owner.get("host") == socket.gethostname():
+    if exclusive and owner.get("kernel") == _kernel():
         return False
     # Both times come from the storage's clock, since machines' clocks differ.
     probe = path.with_name(f"{FILE}.{secrets.token_hex(4)}.probe")
@@ -131,6 +141,15 @@ def _alive(path: Path, owner: dict[str, Any], exclusive: bool | None) -> bool:
         return True
     finally:
         probe.unlink(missing_ok=True)
+
+
+@cache
+def _kernel() -> str:
+    """The running kernel, within which ``flock`` can be relied on: across containers, but not reboots."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
 
 
 def _describe(owner: dict[str, Any] | None) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def test_a_killed_owner_holds_nothing(tmp_path: Path) -> None:
 def pretend_other_machine(directory: Path, silent_for: float) -> None:
     """What a shared directory looks like where another machine's flock is not seen."""
     path = directory / lock.FILE
-    path.write_text(json.dumps({"host": "elsewhere", "pid": 1, "token": "x"}))
+    path.write_text(json.dumps({"host": "elsewhere", "kernel": "another", "pid": 1, "token": "x"}))
     os.utime(path, (time.time() - silent_for, time.time() - silent_for))
 
 
@@ -72,6 +73,26 @@ def test_of_two_that_take_over_at_once_one_gives_way(tmp_path: Path, monkeypatch
     monkeypatch.setattr(time, "sleep", meanwhile)
     with pytest.raises(BusyError, match="on elsewhere"), RunLock(tmp_path):
         pass
+
+
+def test_asking_does_not_get_in_the_way(tmp_path: Path) -> None:
+    """`status` looks at every lock while runners are starting."""
+    asking = True
+
+    def ask() -> None:
+        while asking:
+            is_locked(tmp_path)
+
+    thread = threading.Thread(target=ask)
+    (tmp_path / lock.FILE).touch()
+    thread.start()
+    try:
+        for _ in range(50):
+            with RunLock(tmp_path):
+                pass
+    finally:
+        asking = False
+        thread.join()
 
 
 def test_the_heartbeat_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
