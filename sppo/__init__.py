@@ -11,14 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sppo.algorithms import SPPO, MaskableSPPO, RecurrentSPPO
+    from sppo.checkpoint import ExactCheckpointCallback
     from sppo.engine.vec_env import make_vec_env
 
 __version__ = "0.1.0"
-__all__ = ["SPPO", "MaskableSPPO", "RecurrentSPPO", "__version__", "make_vec_env"]
+__all__ = [
+    "SPPO",
+    "ExactCheckpointCallback",
+    "MaskableSPPO",
+    "RecurrentSPPO",
+    "__version__",
+    "make_vec_env",
+]
 
 #: public name -> module that defines it
 _HOMES = {
     "SPPO": "sppo.algorithms",
+    "ExactCheckpointCallback": "sppo.checkpoint",
     "MaskableSPPO": "sppo.algorithms",
     "RecurrentSPPO": "sppo.algorithms",
     "make_vec_env": "sppo.engine.vec_env",

@@ -1,4 +1,42 @@
-"""Study files: TOML in, frozen configurations out, every mistake named with its line."""
+"""Study files: TOML in, frozen configurations out, every mistake named with its line.
+
+What a file does not say is the baseline's (:data:`sppo.study.parameters.BASELINES`)::
+
+    name = "example"                     # records go to runs/example
+    environments = ["Hopper-v5", "Ant-v5"]
+    seeds = "0:5"                        # or a list
+    total_timesteps = 1_000_000
+    n_envs = 8
+    evaluations = 18                     # evenly over training, the last at its end
+    eval_episodes = 10                   # of each evaluation, with deterministic actions
+    checkpoint_every = 25                # iterations
+
+    [normalize]                          # VecNormalize
+    observations = true
+
+    [parameters]                         # of all algorithms that know them, by upstream's names
+    learning_rate = "lin_3e-4"           # decays linearly to 0; a number stays
+    max_grad_norm = "none"               # TOML has no null
+
+    [grid]                               # every combination, for each algorithm
+    n_epochs = [10, 100]
+
+    [algorithms.ppo]                     # the label is what reports show
+    use_softmax = false
+
+    [algorithms.smdpo]                   # what is set here replaces the study's grid
+    clip_range = "none"
+    n_epochs = 10
+    [algorithms.smdpo.grid]
+    eta = [0.1, 1.0, 10.0]
+
+    [algorithms.trpo]
+    class = "trpo"                       # sb3-contrib's; "sppo" unless said otherwise
+
+    [environment."Ant-v5"]               # exceptions for one environment
+    total_timesteps = 500_000
+    kwargs = { terminate_when_unhealthy = false }
+"""
 
 from __future__ import annotations
 
@@ -13,8 +51,8 @@ from typing import Any
 
 from sppo.study.config import RunConfig
 from sppo.study.parameters import (
-    BASELINE,
     BASELINE_NORMALIZE,
+    BASELINES,
     CLASSES,
     NORMALIZE,
     Parameter,
@@ -270,7 +308,7 @@ class _Reader:
     ) -> list[dict[str, Any]]:
         """One algorithm's settings: the baseline, what is fixed, and each point of its grid."""
         table = CLASSES[cls]
-        baseline = {key: value for key, value in BASELINE.items() if key in table}
+        baseline = BASELINES[cls]
         values: dict[str, Any] = {}
         for key, value in fixed.items():
             if key in table:

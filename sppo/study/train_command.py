@@ -21,8 +21,8 @@ from sppo.study.execution import Options, Outcome, execute
 from sppo.study.local import single_threaded
 from sppo.study.overview import duration
 from sppo.study.parameters import (
-    BASELINE,
     BASELINE_NORMALIZE,
+    BASELINES,
     LINEAR,
     NONE,
     NORMALIZE,
@@ -62,10 +62,9 @@ def configuration(args: Mapping[str, Any]) -> RunConfig:
 
     :raises ValueError: if it is impossible, naming the flag
     """
-    parameters = {key: value for key, value in BASELINE.items() if key in SPPO_PARAMETERS}
-    parameters["use_softmax"] = True
-    parameters |= _given(args, SPPO_PARAMETERS, "")
-    parameters["policy_kwargs"] = {**BASELINE["policy_kwargs"], **_given(args, POLICY_KWARGS, "")}
+    baseline = BASELINES["sppo"]
+    parameters = {**baseline, **_given(args, SPPO_PARAMETERS, "")}
+    parameters["policy_kwargs"] = {**baseline["policy_kwargs"], **_given(args, POLICY_KWARGS, "")}
     normalize = {**BASELINE_NORMALIZE, **_given(args, NORMALIZE, "normalize_")}
     batch = parameters["n_steps"] * args["n_envs"]
     sizes = {
@@ -125,10 +124,10 @@ def _parser() -> argparse.ArgumentParser:
         help=f"iterations (default: {every})",
     )
     parser.add_argument("--retry-failed", action="store_true", help="try again where DIR holds a failed run")
-    baseline = {**BASELINE, "use_softmax": True}
+    baseline = BASELINES["sppo"]
     algorithm = {name: one for name, one in SPPO_PARAMETERS.items() if one.kind != "table"}
     _add_parameters(parser.add_argument_group("algorithm"), algorithm, "", baseline)
-    _add_parameters(parser.add_argument_group("networks"), POLICY_KWARGS, "", BASELINE["policy_kwargs"])
+    _add_parameters(parser.add_argument_group("networks"), POLICY_KWARGS, "", baseline["policy_kwargs"])
     _add_parameters(parser.add_argument_group("normalisation"), NORMALIZE, "normalize_", BASELINE_NORMALIZE)
     return parser
 

@@ -11,7 +11,7 @@ import pytest
 
 from sppo.study.config import RunConfig, differences
 from sppo.study.definition import StudyError, load_study, parse_seeds, parse_study
-from sppo.study.parameters import CLASSES
+from sppo.study.parameters import BASELINES, CLASSES
 
 STUDIES = Path(__file__).parents[2] / "benchmarks" / "studies"
 
@@ -171,12 +171,29 @@ def test_the_table_of_parameters_is_the_classes_own(name: str) -> None:
 
     from sppo import SPPO
 
-    signature = set(inspect.signature({"sppo": SPPO, "trpo": TRPO}[name]).parameters)
+    parameters = inspect.signature({"sppo": SPPO, "trpo": TRPO}[name]).parameters
+    signature = set(parameters)
     given_by_the_runner = {"env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model"}
     advanced = {"rollout_buffer_class", "rollout_buffer_kwargs"}
     table = set(CLASSES[name])
     assert table - signature <= {"engine"}
     assert signature - table == (given_by_the_runner | advanced) & signature
+    # The baseline says everything, and differs from upstream's defaults only where it means to.
+    baseline = BASELINES[name]
+    assert set(baseline) == table - {"engine"}
+    different = {key for key, value in baseline.items() if value != parameters[key].default}
+    assert different == {"policy", "learning_rate", "n_steps", "batch_size", "policy_kwargs"} - (
+        {"batch_size"} if name == "sppo" else set()
+    )
+
+
+def test_the_command_line_and_the_study_file_describe_the_same_run() -> None:
+    """`train` and a study's run of the same configuration share a directory name."""
+    from sppo.study.train_command import _parser, configuration
+
+    run = parse_study(VALID, "tiny.toml").runs[0]
+    flags = "--env CartPole-v1 --steps 40960 --seed 0 --n-epochs 4 --no-use-softmax".split()  # noqa: SIM905
+    assert configuration(vars(_parser().parse_args(flags))).hash == run.hash
 
 
 def test_planning_imports_no_torch() -> None:

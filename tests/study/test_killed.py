@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from trained_runs import KillAtCall, assert_same_run, complete, engines, small_config, start
+
+from sppo.study.parameters import BASELINES
 
 
 def kill_and_complete(config: Any, directory: Path, moments: random.Random, kills: int) -> int:
@@ -65,11 +68,8 @@ def test_killed_in_the_middle_of_writing_a_checkpoint(moment: str, tmp_path: Pat
 
 
 def test_trpo_too(tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    base = small_config("Hopper-v5")
-    shared = {k: v for k, v in base.parameters.items() if k in ("policy", "n_steps", "batch_size", "gamma")}
-    config = replace(base, cls="trpo", algorithm="trpo", parameters={**shared, "learning_rate": "lin_0.001"})
+    parameters = {**BASELINES["trpo"], "n_steps": 32, "batch_size": 32}
+    config = replace(small_config("Hopper-v5"), cls="trpo", algorithm="trpo", parameters=parameters)
     assert complete(config, tmp_path / "whole").status == "completed"
     process = start(config, tmp_path / "killed", sabotage=KillAtCall("open", 5))
     process.join()

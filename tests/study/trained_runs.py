@@ -19,7 +19,7 @@ import torch as th
 from sppo.study.config import RunConfig
 from sppo.study.execution import Options, Outcome, execute
 from sppo.study.local import PRELOAD
-from sppo.study.parameters import BASELINE, BASELINE_NORMALIZE
+from sppo.study.parameters import BASELINE_NORMALIZE, BASELINES
 
 #: Tags that tell the time, and therefore differ between any two runs.
 CLOCKS = {"time/fps", "time/time_elapsed"}
@@ -44,7 +44,7 @@ def small_config(env: str = "CartPole-v1", seed: int = 1, steps: int = 1280, **p
         evaluations=4,
         eval_episodes=2,
         normalize=dict(BASELINE_NORMALIZE),
-        parameters={**BASELINE, "n_steps": 32, "batch_size": 32, "n_epochs": 2, **parameters},
+        parameters={**BASELINES["sppo"], "n_steps": 32, "batch_size": 32, "n_epochs": 2, **parameters},
     )
 
 
