@@ -109,7 +109,8 @@ def restore(
             stacklevel=2,
         )
         _restart_episodes(model)
-    setattr(model, RESUMPTION, {"log": state["log"], "records": state["records"]})
+    resumption = {"log": state["log"], "records": state["records"], "restarted": not simulators}
+    setattr(model, RESUMPTION, resumption)
     restore_generators(state["generators"])
     return model
 

@@ -183,10 +183,16 @@ def _finish(config: RunConfig, directory: Path, model: Any, wall_seconds: float)
         "final_return": float(returns[-1]),
         "wall_seconds": round(wall_seconds, 3),
         "hash": config.hash,
+        # Other than 0, the run is not what it would have been without interruptions.
+        "episode_restarts": _count_lines(directory / records.RESTARTS),
     }
     _write_json(directory / records.RESULT, result)
     shutil.rmtree(directory / records.CHECKPOINTS, ignore_errors=True)
     (directory / records.PROGRESS).unlink(missing_ok=True)
+
+
+def _count_lines(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 def _record_failure(directory: Path, error: Exception, timesteps: int) -> Outcome:

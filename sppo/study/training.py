@@ -23,7 +23,7 @@ from sppo.checkpoint.model import RESUMPTION, put_back_log
 from sppo.study.config import RunConfig
 from sppo.study.evaluation import EvaluationCallback, Evaluator
 from sppo.study.parameters import LINEAR
-from sppo.study.records import CHECKPOINTS, EVALUATIONS, TENSORBOARD
+from sppo.study.records import CHECKPOINTS, EVALUATIONS, RESTARTS, TENSORBOARD
 
 _ACTIVATIONS = {"tanh": th.nn.Tanh, "relu": th.nn.ReLU}
 
@@ -153,6 +153,7 @@ def _argument(name: str, value: Any) -> Any:
 def _begin(config: RunConfig, directory: Path) -> OnPolicyAlgorithm:
     records.cut_events(directory / TENSORBOARD, {})
     (directory / EVALUATIONS).unlink(missing_ok=True)
+    (directory / RESTARTS).unlink(missing_ok=True)
     model = make_model(config)
     model.set_logger(sb3_logger.configure(str(directory / TENSORBOARD), ["tensorboard"]))
     return model
@@ -162,6 +163,9 @@ def _go_on(config: RunConfig, directory: Path, checkpoint: Path) -> OnPolicyAlgo
     model = restore(algorithm_class(config), checkpoint, env=make_vector(config), device="cpu")
     resumption = getattr(model, RESUMPTION)
     setattr(model, RESUMPTION, None)
+    if resumption["restarted"]:
+        with open(directory / RESTARTS, "a") as restarts:
+            restarts.write(f"{model.num_timesteps}\n")
     # By this run's own paths: the study may have been moved since.
     records.cut_events(directory / TENSORBOARD, resumption["records"]["events"])
     for path, length in resumption["records"]["tables"].items():

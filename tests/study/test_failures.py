@@ -171,6 +171,7 @@ def test_an_uncapturable_environment_is_reported_and_still_completes(tmp_path: P
     messages.clear()
     assert execute(walk("Fussy"), tmp_path, Options(2), report=messages.append).status == "completed"
     assert any("started again" in message for message in messages)
+    assert json.loads((tmp_path / "result.json").read_text())["episode_restarts"] == 1
 
 
 def test_a_directory_of_another_run_is_left_alone(tmp_path: Path) -> None:
