@@ -17,9 +17,9 @@ STATUSES = ("completed", "running", "interrupted", "failed", "pending")
 # Seconds per transition collected, per minibatch update and per evaluation step, on one core of the
 # machine that the repository's numbers were made on. They set the proportions between runs; the scale
 # is taken from the runs that are done.
-_COLLECT = 120e-6
-_UPDATE = 400e-6
-_EVALUATE = 110e-6
+_COLLECT = 150e-6
+_UPDATE = {"fast": 100e-6, "reference": 2000e-6}
+_EVALUATE = 200e-6
 _EPISODE = 700
 
 
@@ -50,8 +50,10 @@ def predicted_seconds(run: RunConfig) -> float:
     iterations = -(-run.total_timesteps // run.batch)
     passes = int(parameters.get("n_epochs", parameters.get("n_critic_updates", 10)))
     minibatches = passes * run.batch / int(parameters["batch_size"])
+    slow = run.cls != "sppo" or parameters.get("engine") == "reference"
+    update = _UPDATE["reference" if slow else "fast"]
     evaluation = run.evaluations * run.eval_episodes * _EPISODE * _EVALUATE
-    return iterations * (run.batch * _COLLECT + minibatches * _UPDATE) + evaluation
+    return iterations * (run.batch * _COLLECT + minibatches * update) + evaluation
 
 
 def calibration(runs: Sequence[RunConfig], found: Sequence[str], directory: Path) -> tuple[float, int]:

@@ -15,11 +15,12 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sppo.algorithms import SPPO
 from sppo.checkpoint import ExactCheckpointCallback, newest_readable, records, restore, why_inexact
 from sppo.checkpoint.model import RESUMPTION, put_back_log
+from sppo.engine.vec_env import InProcessVecEnv
 from sppo.study.config import RunConfig
 from sppo.study.evaluation import EvaluationCallback, Evaluator
 from sppo.study.parameters import LINEAR
@@ -97,7 +98,7 @@ def make_environment(config: RunConfig) -> gym.Env:
 
 def make_vector(config: RunConfig) -> VecEnv:
     """The vectorised environment that a run trains in."""
-    venv: VecEnv = DummyVecEnv([lambda: Monitor(make_environment(config))] * config.n_envs)
+    venv: VecEnv = InProcessVecEnv([lambda: Monitor(make_environment(config))] * config.n_envs)
     normalize = config.normalize
     if not (normalize["observations"] or normalize["rewards"]):
         return venv
