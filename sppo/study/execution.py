@@ -95,7 +95,7 @@ def _execute_locked(
     if records.read_json(directory / records.RESULT) is not None:
         # Left over if the process was killed at the very end.
         shutil.rmtree(directory / records.CHECKPOINTS, ignore_errors=True)
-        return Outcome("completed")
+        return Outcome("completed", "by somebody else, or before")
     failure = records.read_json(directory / records.FAILURE)
     if failure is not None and not options.retry_failed:
         return Outcome("failed", str(failure.get("error")))

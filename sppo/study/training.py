@@ -182,8 +182,7 @@ def check_finite(model: OnPolicyAlgorithm) -> None:
         if not th.isfinite(tensor).all():
             raise DivergedError(
                 f"the weights {name} are not finite after {model.num_timesteps} steps: "
-                "the training has diverged (a smaller learning_rate, clip_range or n_epochs may help), "
-                "or the environment gave observations or rewards that are not numbers"
+                "the training has diverged (a smaller learning_rate, clip_range or n_epochs may help)"
             )
 
 
@@ -197,6 +196,15 @@ class _HealthCallback(BaseCallback):
     def _on_rollout_start(self) -> None:
         check_finite(self.model)  # type: ignore[arg-type]
         self._progress(self.num_timesteps)
+
+    def _on_rollout_end(self) -> None:
+        # Before the update: what is not a number here would be everywhere after it.
+        returns = self.model.rollout_buffer.returns  # type: ignore[attr-defined]
+        if not np.isfinite(returns).all():
+            raise DivergedError(
+                f"rewards or values are not finite after {self.num_timesteps} steps: the environment gave "
+                "something that is not a number, or the training has diverged"
+            )
 
     def _on_training_end(self) -> None:
         check_finite(self.model)  # type: ignore[arg-type]

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import environments  # noqa: F401  (registers SppoSpace-v0)
 import gymnasium as gym
 import pytest
 import torch as th
+from environments import SpaceEnv
+from gymnasium.envs.registration import register
 from sb3_contrib import TRPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
@@ -19,6 +20,9 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
 from sppo import SPPO, MaskableSPPO, RecurrentSPPO
 from sppo.checkpoint import CheckpointError, ExactCheckpointCallback, StatefulEnv, checkpoints, restore
+
+if "SppoResumed-v0" not in gym.registry:
+    register("SppoResumed-v0", entry_point=SpaceEnv)
 
 CLOCKS = {"time/fps"}
 SETTINGS: dict[str, Any] = {"n_steps": 32, "batch_size": 32, "n_epochs": 2, "seed": 3}
@@ -64,13 +68,13 @@ CASES: dict[str, tuple[Any, str, Callable[[], VecEnv], dict[str, Any]]] = {
     "masks": (
         MaskableSPPO,
         "MlpPolicy",
-        lambda: make_vec_env(lambda: gym.make("SppoSpace-v0", action="discrete"), 2, seed=3),
+        lambda: make_vec_env(lambda: gym.make("SppoResumed-v0", action="discrete"), 2, seed=3),
         {},
     ),
     "dict": (
         SPPO,
         "MultiInputPolicy",
-        lambda: make_vec_env(lambda: gym.make("SppoSpace-v0", observation="dict"), 2, seed=3),
+        lambda: make_vec_env(lambda: gym.make("SppoResumed-v0", observation="dict"), 2, seed=3),
         {},
     ),
     "processes": (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trained_runs import assert_same_run, complete, small_config, start
+from trained_runs import assert_same_run, complete, engines, small_config, start
 
 from sppo.checkpoint import checkpoints, files
 from sppo.study.execution import Options, execute
@@ -48,8 +48,9 @@ def test_a_failed_run_is_retried_only_on_request(tmp_path: Path) -> None:
     assert failure(tmp_path)["timesteps"] == json.loads(first)["timesteps"]
 
 
-def test_weights_that_are_not_numbers_end_the_training(tmp_path: Path) -> None:
-    outcome = complete(walk("NotANumber"), tmp_path)
+@pytest.mark.parametrize("engine", engines())
+def test_rewards_that_are_not_numbers_end_the_training(engine: str | None, tmp_path: Path) -> None:
+    outcome = complete(walk("NotANumber", engine=engine), tmp_path)
     assert outcome.status == "failed"
     assert "not finite" in outcome.message
     assert "DivergedError" in failure(tmp_path)["traceback"]
@@ -58,6 +59,16 @@ def test_weights_that_are_not_numbers_end_the_training(tmp_path: Path) -> None:
 
     newest = SPPO.resume(tmp_path / "checkpoints")
     assert all(parameter.isfinite().all() for parameter in newest.policy.parameters())
+
+
+def test_weights_that_are_not_numbers_are_found() -> None:
+    from sppo.study.training import DivergedError, check_finite, make_model
+
+    model = make_model(small_config())
+    check_finite(model)
+    model.policy.value_net.bias.data[0] = float("nan")
+    with pytest.raises(DivergedError, match=r"value_net\.bias are not finite"):
+        check_finite(model)
 
 
 def interrupted(config: Any, directory: Path, after: int) -> None:
