@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import pickle
@@ -32,6 +33,8 @@ Algorithm = TypeVar("Algorithm", bound=OnPolicyAlgorithm)
 RESUMPTION = "_resumption"
 #: Attribute with the generators at the beginning of the iteration (:class:`Checkpointable` sets it).
 ITERATION_START = "_iteration_start"
+#: What ``save`` leaves out of its files, although the next iteration depends on it.
+_LEFT_OUT = ("_last_lstm_states", "_finite_guard")
 
 
 def save(
@@ -64,7 +67,7 @@ def save(
         "action_space": space_generators(model.action_space),
         "vector": vector,
         "last_observation": _with_strides(model._last_obs),
-        "lstm_states": getattr(model, "_last_lstm_states", None),
+        "attributes": {name: getattr(model, name) for name in _LEFT_OUT if hasattr(model, name)},
         "log": None if logger is None else _pending(logger),
         "records": records.positions(logger, tables),
     }
@@ -92,7 +95,11 @@ def restore(
     state = pickle.loads(members["state.pkl"])
     if env is None:
         env = _rebuilt(state["vector"], os.fspath(path))
-    model = algorithm.load(io.BytesIO(members["model.zip"]), env=env, device=device, force_reset=False)
+    options: dict[str, Any] = {"env": env, "device": device, "force_reset": False}
+    if "trust" in inspect.signature(algorithm.load).parameters:
+        # The rest of a checkpoint is a pickle, too.
+        options["trust"] = True
+    model = algorithm.load(io.BytesIO(members["model.zip"]), **options)
     assert model.env is not None
     try:
         simulators = restore_vector(model.env, state["vector"])
@@ -100,8 +107,8 @@ def restore(
         raise CheckpointError(f"cannot resume {os.fspath(path)}: {error}") from error
     restore_space_generators(model.action_space, state["action_space"])
     model._last_obs = _from_strides(state["last_observation"])
-    if state["lstm_states"] is not None:
-        model._last_lstm_states = state["lstm_states"]  # type: ignore[attr-defined]
+    for name, value in state["attributes"].items():
+        setattr(model, name, value)
     if not simulators:
         warnings.warn(
             f"the episodes of {os.fspath(path)} are started again, because their state was not captured: "

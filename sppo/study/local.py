@@ -22,7 +22,7 @@ from sppo.study.stopping import Stopper
 
 #: How often a run is taken up again whose process was killed from outside (by the out-of-memory killer).
 _KILLED_ATTEMPTS = 3
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 LOG = "log.txt"
 #: Imported once for all trainings. torch._dynamo (a second) would otherwise come with the first optimizer.
 PRELOAD = ["sppo.study.training", "sppo.engine.driver", "torch._dynamo", "mujoco"]
@@ -49,7 +49,7 @@ def single_threaded() -> None:
 
     The networks are small, and other trainings use the other cores.
     """
-    for variable in _THREAD_VARIABLES:
+    for variable in THREAD_VARIABLES:
         os.environ[variable] = "1"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from sppo.study.config import RunConfig
 from sppo.study.display import Display
 from sppo.study.execution import Options, Outcome, execute
-from sppo.study.local import _THREAD_VARIABLES
+from sppo.study.local import THREAD_VARIABLES
 from sppo.study.lock import SILENCE_SECONDS
 from sppo.study.stopping import Stopper
 
@@ -40,7 +40,7 @@ def run_ray(
     ray = _import_ray()
     if not ray.is_initialized():
         ray.init(address=address, log_to_driver=False, configure_logging=False)
-    environment = {"env_vars": dict.fromkeys(_THREAD_VARIABLES, "1")}
+    environment = {"env_vars": dict.fromkeys(THREAD_VARIABLES, "1")}
     task = ray.remote(num_cpus=cpus, max_retries=_RETRIES, runtime_env=environment)(_task)
     directory = directory.resolve()
     queue = deque(todo)
