@@ -23,8 +23,8 @@ done
 source scripts/setup.sh "$requirements"
 
 status=0
-python -m sppo study run "$study" "${out[@]}" "${flags[@]}" || status=$?
+python -m sppo study run "$study" ${out[@]+"${out[@]}"} ${flags[@]+"${flags[@]}"} || status=$?
 # 1: some runs failed, and the report says which. Anything else (an impossible flag, Ctrl-C): no report.
 [ "$status" -le 1 ] || exit "$status"
-python -m sppo study report "$study" "${out[@]}"
+python -m sppo study report "$study" ${out[@]+"${out[@]}"}
 exit "$status"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,3 +62,23 @@ def test_failures_are_outcomes_there_too(
     assert "the simulator exploded" in output
     assert len(list(out.glob("*/result.json"))) == 1
     assert len(list(out.glob("*/failure.json"))) == 1
+
+
+def test_ctrl_c_there_and_going_on_here(
+    cluster: Any,
+    study_file: Callable[..., Path],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """What one executor has begun, the other one finishes."""
+    file, out = study_file(["Slow"], seeds="0:2", steps=1280), tmp_path / "out"
+    study = load_study(file)
+    runner = start("study", "run", file, "--out", out, "--executor", "ray", "--address", cluster.address)
+    wait_until(lambda: any(out.glob("*/checkpoints/*.checkpoint")))
+    runner.send_signal(signal.SIGINT)
+    code, output = finish(runner)
+    assert code == 130, output
+    assert "goes on from its last checkpoint" in output
+    assert not list(out.glob("*/failure.json"))
+    code, output = finish(start("study", "run", file, "--out", out, "--jobs", 2))
+    assert code == 0, output
+    check_against_this_process(study, out, tmp_path)
