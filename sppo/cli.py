@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 #: command -> (module with ``main(argv)``, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
+    "train": ("sppo.study.train_command", "train one agent, with exact checkpoints; goes on if interrupted"),
+    "study": ("sppo.study.command", "plan, run, watch and report a grid of trainings"),
     "report": ("sppo.report.command", "figures, tables and HTML of a study's records"),
     "compare": ("sppo.report.compare", "compare the algorithms in any TensorBoard log directory"),
     "figures": ("sppo.figures.command", "the paper's exact experiments: figures with their data"),
-    "train": ("sppo.study.train_command", "train one agent, with exact checkpoints; goes on if interrupted"),
-    "study": ("sppo.study.command", "plan, run, watch and report a grid of trainings"),
 }
 
 
