@@ -50,7 +50,10 @@ def predicted_seconds(run: RunConfig) -> float:
     iterations = -(-run.total_timesteps // run.batch)
     passes = int(parameters.get("n_epochs", parameters.get("n_critic_updates", 10)))
     minibatches = passes * run.batch / int(parameters["batch_size"])
-    slow = run.cls != "sppo" or parameters.get("engine") == "reference"
+    # As the algorithm decides: "auto" keeps upstream's own surrogate on upstream's loop.
+    auto_slow = not parameters.get("use_softmax", True) and parameters.get("eta") is None
+    engine = parameters.get("engine", "reference")
+    slow = engine == "reference" or (engine == "auto" and auto_slow)
     update = _UPDATE["reference" if slow else "fast"]
     evaluation = run.evaluations * run.eval_episodes * _EPISODE * _EVALUATE
     return iterations * (run.batch * _COLLECT + minibatches * update) + evaluation

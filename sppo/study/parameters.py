@@ -120,8 +120,7 @@ _BASELINE: dict[str, Any] = {
 }
 
 #: class -> all its parameters: the MuJoCo baseline's values, and upstream's defaults where that is silent.
-#: Written out, so that a configuration stays what it was when defaults change. (``engine`` is missing:
-#: the engines compute the same, and ``auto`` takes what there is.)
+#: Written out, so that a configuration stays what it was when defaults change.
 BASELINES: dict[str, dict[str, Any]] = {
     "sppo": {
         **_BASELINE,
@@ -135,6 +134,7 @@ BASELINES: dict[str, dict[str, Any]] = {
         "use_softmax": True,
         "eta": None,
         "clip_mode": "two-sided",
+        "engine": "auto",
     },
     "trpo": {
         **_BASELINE,

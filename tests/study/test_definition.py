@@ -176,11 +176,11 @@ def test_the_table_of_parameters_is_the_classes_own(name: str) -> None:
     given_by_the_runner = {"env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model"}
     advanced = {"rollout_buffer_class", "rollout_buffer_kwargs"}
     table = set(CLASSES[name])
-    assert table - signature <= {"engine"}
+    assert table <= signature
     assert signature - table == (given_by_the_runner | advanced) & signature
     # The baseline says everything, and differs from upstream's defaults only where it means to.
     baseline = BASELINES[name]
-    assert set(baseline) == table - {"engine"}
+    assert set(baseline) == table
     different = {key for key, value in baseline.items() if value != parameters[key].default}
     assert different == {"policy", "learning_rate", "n_steps", "batch_size", "policy_kwargs"} - (
         {"batch_size"} if name == "sppo" else set()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trained_runs import assert_same_run, complete, engines, small_config, start
+from trained_runs import ENGINES, assert_same_run, complete, small_config, start
 
 from sppo.checkpoint import checkpoints, files
 from sppo.study.execution import Options, execute
@@ -48,7 +48,7 @@ def test_a_failed_run_is_retried_only_on_request(tmp_path: Path) -> None:
     assert failure(tmp_path)["timesteps"] == json.loads(first)["timesteps"]
 
 
-@pytest.mark.parametrize("engine", engines())
+@pytest.mark.parametrize("engine", ENGINES)
 def test_rewards_that_are_not_numbers_end_the_training(engine: str | None, tmp_path: Path) -> None:
     outcome = complete(walk("NotANumber", engine=engine), tmp_path)
     assert outcome.status == "failed"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trained_runs import KillAtCall, assert_same_run, complete, engines, small_config, start
+from trained_runs import ENGINES, KillAtCall, assert_same_run, complete, small_config, start
 
 from sppo.study.parameters import BASELINES
 
@@ -29,7 +29,7 @@ def kill_and_complete(config: Any, directory: Path, moments: random.Random, kill
     return killed
 
 
-@pytest.mark.parametrize("engine", engines())
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("env", ["CartPole-v1", "Hopper-v5"])
 def test_killed_at_random_moments(env: str, engine: str | None, tmp_path: Path) -> None:
     config = small_config(env, engine=engine)
@@ -42,7 +42,7 @@ def test_killed_at_random_moments(env: str, engine: str | None, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", engines())
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("env", ["Hopper-v5", "HalfCheetah-v5", "Ant-v5", "CartPole-v1"])
 def test_killed_many_times(env: str, engine: str | None, tmp_path: Path) -> None:
     config = small_config(env, seed=7, steps=6400, engine=engine, use_softmax=False)
