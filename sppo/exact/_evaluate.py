@@ -10,6 +10,9 @@ from __future__ import annotations
 from sppo.exact._jit import entry, inlined
 from sppo.exact._types import Array, IntArray
 
+#: Relative rounding error of an action value: a sum over successors, of values that solve a linear system.
+ROUNDING = 16 * 2.2e-16
+
 
 @inlined
 def _factorise(matrix: Array) -> None:
@@ -67,8 +70,8 @@ def action_values(
 ) -> None:
     """Q = r + γPV and A(s, a) = Q(s, a) - Σ_b π(b|s) Q(s, b).
 
-    The baseline is taken relative to Q(s, 0): a state where the action does not matter has an advantage of
-    exactly zero, not of a rounding error.
+    Differences of Q below its rounding count as zero, and the baseline is taken relative to Q(s, 0): a state
+    where the action does not matter has an advantage of exactly zero, not of a rounding error.
     """
     states, actions = reward.shape
     for s in range(states):
@@ -80,9 +83,13 @@ def action_values(
             q[s, a] = reward[s, a] + gamma * total
         mean = 0.0
         for a in range(actions):
-            mean += policy[s, a] * (q[s, a] - q[s, 0])
+            difference = q[s, a] - q[s, 0]
+            if abs(difference) <= ROUNDING * (abs(q[s, a]) + abs(q[s, 0])):
+                difference = 0.0
+            advantage[s, a] = difference
+            mean += policy[s, a] * difference
         for a in range(actions):
-            advantage[s, a] = (q[s, a] - q[s, 0]) - mean
+            advantage[s, a] -= mean
 
 
 @entry

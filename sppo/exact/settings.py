@@ -101,6 +101,8 @@ def make_plan(mdp: TabularMDP, objective: str, method: str, given: dict[str, Any
     settings = {**optional, **given}
     per_state = isinstance(settings.get("eta"), str)
     inv_eta = _inverse_eta(mdp, objective, settings.get("eta"))
+    if method == "closed_form" and objective in ("mdpo", "npg") and not np.all(inv_eta > 0.0):
+        raise ValueError("eta must be finite: an infinite one would move all probability at once")
     alpha = _alpha(mdp, objective, settings.get("alpha"))
     epsilon = float(settings.get("epsilon", 0.0))
     if "epsilon" in settings and not epsilon > 0.0:

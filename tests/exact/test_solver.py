@@ -1,5 +1,8 @@
 """solve() computes what the paper's pseudo-code says, for every combination, and refuses the others."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from scipy.special import softmax
@@ -241,6 +244,7 @@ def test_deep_sea_treasure_is_solved_by_all():
         (("mdpo", "closed_form"), {"eta": "per-state"}, ValueError, "softmax representation"),
         (("smdpo", "closed_form"), {"eta": "adaptive"}, ValueError, "per-state"),
         (("smdpo", "closed_form"), {"eta": -1.0}, ValueError, "eta must be positive"),
+        (("mdpo", "closed_form"), {"eta": np.inf}, ValueError, "eta must be finite"),
         (("smdpo", "closed_form"), {"eta": np.nan}, ValueError, "eta must be positive"),
         (("smdpo", "closed_form"), {"eta": np.ones(3)}, ValueError, "one entry per state"),
         (("mdpo", "fixed"), {"eta": 1.0, "alpha": "theory"}, ValueError, "alpha must be"),
@@ -279,3 +283,31 @@ def test_result_reads_well(cliff):
     assert repr(result).startswith("Result(smdpo, fixed: J -112.121 -> ")
     assert "eta=0.02" in repr(result)
     assert "inner_steps=2" in repr(result)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "settings"),
+    [
+        ("smdpo", "fixed", {"eta": np.inf, "alpha": 0.5}),
+        ("smdpo", "closed_form", {"eta": np.inf}),
+        ("smdpo", "closed_form", {"eta": "per-state"}),
+        ("smdpo", "fixed", {"eta": "per-state", "alpha": "theory"}),
+        ("mdpo", "line_search", {"eta": 0.1}),
+        ("trpo", "constrained", {"delta": 0.1}),
+        ("cpi", "closed_form", {"alpha": "theory"}),
+    ],
+)
+def test_problems_without_a_choice_or_without_a_reward_are_left_alone(name, method, settings):
+    """One action only, or rewards all equal: no advantage anywhere, so no update and no division by zero."""
+    for mdp in (random_mdp(4, 1, seed=0), random_mdp(4, 3, reward_range=(2.0, 2.0), seed=0)):
+        result = solve(mdp, name, method, iterations=5, **settings)
+        assert result.policy == pytest.approx(np.full(mdp.reward.shape, 1 / mdp.n_actions), abs=1e-9)
+        assert np.ptp(result.values) < 1e-9
+
+
+def test_neither_torch_nor_stable_baselines_is_imported():
+    code = (
+        "import sys, sppo.exact, sppo.figures.command as c; c.all_figures(); "
+        "assert not {'torch', 'stable_baselines3', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
