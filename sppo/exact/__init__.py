@@ -7,7 +7,7 @@
 from sppo.exact import objectives, theory
 from sppo.exact.environments import cliff_world, deep_sea_treasure, from_gymnasium, random_mdp
 from sppo.exact.framework import FMA, LinearSoftmax, MirrorMap, TabularSoftmax
-from sppo.exact.lqr import double_integrator, lqr, random_lqr
+from sppo.exact.linear_quadratic import double_integrator, lqr, random_lqr
 from sppo.exact.mdp import Evaluation, Optimum, TabularMDP
 from sppo.exact.solver import Result, solve
 from sppo.exact.sweeping import SweepResult, sweep

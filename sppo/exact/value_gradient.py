@@ -4,7 +4,7 @@ The surrogate at π_t, for a policy f(s, ε) = K s + L ε and with the constant 
 
     ℓ_t(f) = J(π_t) + E_{s ~ d_t, ε}[ (f − f_t) · ∇_a Q_t(s, f_t) − ‖f − f_t‖² / η ].
 
-With Δ = f − f_t, the symbols of :mod:`sppo.exact.lqr` and
+With Δ = f − f_t, the symbols of :mod:`sppo.exact.linear_quadratic` and
 ‖Δ‖²_d = E_{d_t, ε}‖Δ‖² = tr(ΔK Σ ΔKᵀ) + h ‖ΔL‖²_F, it is a concave quadratic. Its maximiser moves every
 action by (η/2) ∇_a Q: K ← K − ηE, L ← (I − ηG) L, which is the natural gradient step of LQR. One inner
 gradient step is the plain value gradient (deterministic if L = 0), since the divergence has no slope at π_t;
@@ -47,7 +47,13 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 
-from sppo.exact.lqr import LQR, FloatArray, LinearGaussianPolicy, LQREvaluation, UnstablePolicyError
+from sppo.exact.linear_quadratic import (
+    LQR,
+    FloatArray,
+    LinearGaussianPolicy,
+    LQREvaluation,
+    UnstablePolicyError,
+)
 
 METHODS = ("closed_form", "surrogate", "value_gradient")
 

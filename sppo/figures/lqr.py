@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sppo.exact.lqr import LinearGaussianPolicy, UnstablePolicyError, double_integrator
+from sppo.exact.linear_quadratic import LinearGaussianPolicy, UnstablePolicyError, double_integrator
 from sppo.exact.value_gradient import (
     ValueGradientSurrogate,
     improvement_eta,

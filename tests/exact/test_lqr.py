@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sppo.exact.lqr import UnstablePolicyError, double_integrator, lqr, random_lqr
+from sppo.exact.linear_quadratic import UnstablePolicyError, double_integrator, lqr, random_lqr
 from sppo.exact.value_gradient import (
     Certificate,
     ValueGradientSurrogate,
@@ -317,7 +317,7 @@ def test_bad_policies_are_refused_with_a_reason():
 def test_lqr_needs_neither_torch_nor_stable_baselines():
     """Importing the linear-quadratic problems loads no deep-learning stack."""
     code = (
-        "import sys, sppo.exact.lqr, sppo.exact.value_gradient; "
+        "import sys, sppo.exact.linear_quadratic, sppo.exact.value_gradient; "
         "assert not {'torch', 'stable_baselines3'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
