@@ -32,7 +32,7 @@ def run(cache: Path) -> list[str]:
 
 
 def test_cold_and_warm_start(tmp_path: Path) -> None:
-    """Both read the kernel from disk, the cold start after its helper has put it there."""
+    """Both read the kernel from disk, the cold start after another process has put it there."""
     cold, warm = run(tmp_path), run(tmp_path)
     assert cold[:2] == ["True", "1"]
     assert warm[:2] == ["False", "1"]
