@@ -1,0 +1,62 @@
+"""Loading models without running what their files hold: the hooks into upstream's methods."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+from typing import Any, TypeVar
+
+import torch as th
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.type_aliases import GymEnv
+
+from sppo.loading.restore import checked, read_weights, require_complete
+
+SelfSafeLoading = TypeVar("SelfSafeLoading", bound="SafeLoading")
+
+
+class SafeLoading(OnPolicyAlgorithm):
+    """Mix-in that reads model files as data, through :mod:`sppo.loading`."""
+
+    @classmethod
+    def load(
+        cls: type[SelfSafeLoading],
+        path: str | pathlib.Path | io.BufferedIOBase,
+        env: GymEnv | None = None,
+        device: th.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        *,
+        trust: bool = False,
+        **kwargs: Any,
+    ) -> SelfSafeLoading:
+        """Load a model, as upstream's ``load`` does, but without running code that the file holds.
+
+        What cannot be restored so (a pickled lambda as a learning rate, say) is left out, named in one
+        warning, and asked for when training continues.
+
+        :param trust: unpickle the file as upstream does, which runs whatever the file says
+        """
+        options = (print_system_info, force_reset)
+        if trust:
+            return super().load(path, env, device, custom_objects, *options, **kwargs)
+        with checked(cls, path, env, custom_objects, kwargs) as file:
+            model = super().load(file.stream, env, device, file.custom_objects, *options, **kwargs)
+        file.finish(model)
+        return model
+
+    def set_parameters(
+        self,
+        load_path_or_dict: Any,
+        exact_match: bool = True,
+        device: th.device | str = "auto",
+    ) -> None:
+        """Load weights into this model, as upstream does, from a file or a dictionary of them."""
+        if not isinstance(load_path_or_dict, dict):
+            load_path_or_dict = read_weights(load_path_or_dict, type(self))
+        super().set_parameters(load_path_or_dict, exact_match, device)
+
+    def require_complete(self) -> None:
+        """Refuse to train without something that was left out when the model was loaded."""
+        require_complete(self)

@@ -1,0 +1,196 @@
+"""``python -m sppo inspect FILE``: what a file holds and what it would run, without loading it."""
+
+from __future__ import annotations
+
+import argparse
+import zipfile
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch as th
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+
+from sppo.loading import vec_normalize
+from sppo.loading.archive import Archive
+from sppo.loading.errors import LoadError, NotRestorable
+from sppo.loading.model_file import REBUILT_KEYS, ModelFile, entries, pickled, read_model_file
+from sppo.loading.pickletree import ATOMS, Call, Global, Pairs, Tree, parse
+from sppo.loading.rebuild import BUILDERS, Rebuilder, canonical
+
+#: How cloudpickle writes functions and classes with their code, and the calls that belong to it.
+_BY_VALUE = {"cloudpickle._make_function", "cloudpickle._make_skeleton_class"}
+_PARTS = {
+    f"cloudpickle.{name}"
+    for name in ("_builtin_type", "_make_empty_cell", "_make_cell", "_function_setstate", "_class_setstate")
+}
+#: Calls that only make values: listing them would hide the others.
+_HARMLESS = {*BUILDERS, *vec_normalize.BUILDERS} - _BY_VALUE
+#: Types that such calls get as arguments.
+_TYPES = {
+    "numpy.ndarray",
+    "numpy.random._pcg64.PCG64",
+    "numpy.random._pcg64.PCG64DXSM",
+    "numpy.random.bit_generator.SeedSequence",
+    "builtins.float",
+}
+_MAX_LISTED = 8
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the report; 0 if the safe loader restores the whole file, 1 if not."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sppo inspect",
+        description="List what a model (.zip) or VecNormalize (.pkl) file holds, what the safe loader "
+        "restores of it, and what it would run if it were trusted. Nothing in the file is run.",
+        epilog="exit code: 0 if everything can be restored safely, 1 if something is left out or damaged",
+    )
+    parser.add_argument("file", type=Path)
+    path = parser.parse_args(argv).file
+    try:
+        lines, complete = report(path.read_bytes(), str(path))
+    except (OSError, LoadError) as error:
+        print(printable(str(error), 2000))
+        return 1
+    print("\n".join(lines))
+    return 0 if complete else 1
+
+
+def report(raw: bytes, label: str) -> tuple[list[str], bool]:
+    """The lines of the report, and whether everything in the file can be restored safely."""
+    if zipfile.is_zipfile(BytesIO(raw)):
+        return _model_report(raw, label)
+    return _pickle_report(raw, label)
+
+
+def _model_report(raw: bytes, label: str) -> tuple[list[str], bool]:
+    found = read_model_file(raw, label, OnPolicyAlgorithm)
+    archive = Archive(raw, label)
+    lines = [f"{label}: a model saved by Stable-Baselines3 {printable(found.version, 20)}", "", "members"]
+    lines += [f"  {name:<28} {archive.size(name):>12,} bytes" for name in archive.names]
+    lines += ["", "weights (read as numbers only)"]
+    for name, values in found.weights.items():
+        tensors = _tensors(values)
+        lines.append(f"  {name:<28} {len(tensors)} tensors, {sum(t.numel() for t in tensors):,} numbers")
+    data = entries(archive, label)
+    lines += ["", "entries"]
+    lines += [_entry_line(key, found) for key in data]
+    lines += [f"  {printable(part, 80)}: a new one would be used" for part in found.replaced]
+    calls: list[str] = []
+    for key, item in data.items():
+        try:
+            pickle = pickled(item)
+            calls += [f"  {printable(key, 28):<28} {c}" for c in suspicious(parse(pickle))] if pickle else []
+        except ValueError as error:
+            calls.append(f"  {printable(key, 28):<28} unreadable: {printable(str(error), 100)}")
+    if found.data.get("tensorboard_log"):
+        folder = printable(str(found.data["tensorboard_log"]), 200)
+        lines += ["", f"Training on would write TensorBoard logs to {folder}"]
+    return lines + _verdict(calls, bool(found.left_out)), not found.left_out and not calls
+
+
+def _pickle_report(raw: bytes, label: str) -> tuple[list[str], bool]:
+    try:
+        tree = parse(raw)
+    except (ValueError, RecursionError) as error:
+        raise LoadError(f"{label}: neither a zip archive nor a readable pickle ({error})") from error
+    calls = [f"  {call}" for call in suspicious(tree)]
+    try:
+        restored = Rebuilder(tree, vec_normalize.BUILDERS).root()
+    except NotRestorable as reason:
+        return [f"{label}: a pickle that is not restored: {reason}", *_verdict(calls, True)], False
+    lines = [f"{label}: a pickled {type(restored).__name__}", "", "attributes"]
+    for key, value in getattr(restored, "__dict__", {}).items():
+        lines.append(f"  {key:<28} {shown(value)}")
+    return lines + _verdict(calls, False), not calls
+
+
+def _entry_line(key: str, found: ModelFile) -> str:
+    name = printable(key, 28)
+    if key in found.left_out:
+        return f"  {name:<28} LEFT OUT  {printable(found.left_out[key], 200)}"
+    if key in REBUILT_KEYS:
+        return f"  {name:<28} ignored   (set up anew)"
+    line = f"  {name:<28} restored  {shown(found.data[key])}"
+    inside = [part for part in found.left_out if part.startswith(f"{key}.")]
+    return "\n".join([line, *(_entry_line(part, found) for part in inside)])
+
+
+def _verdict(calls: list[str], left_out: bool) -> list[str]:
+    if calls:
+        head = "RUNS CODE if it is trusted (trust=True, or Stable-Baselines3's own load):"
+        return ["", head, *calls, "The safe loader runs none of this."]
+    if left_out:
+        return ["", "Some entries cannot be restored safely, see above; the safe loader leaves them out."]
+    return ["", "The safe loader restores all of it, and nothing in it would run."]
+
+
+def suspicious(tree: Tree) -> list[str]:
+    """The calls and imports of a pickle that do more than make values, in words."""
+    by_value = [call for call in tree.calls if _name(call) in _BY_VALUE]
+    found = [_by_value(call, tree) for call in by_value]
+    # The other calls that make a function belong to the one that was just listed.
+    quiet = _HARMLESS | _BY_VALUE | (_PARTS if by_value else set())
+    found += [describe(call) for call in tree.calls if _name(call) not in quiet]
+    called = {id(call.function) for call in tree.calls}
+    for name in tree.globals:
+        if id(name) not in called and canonical(name) not in quiet | _TYPES:
+            try:
+                Rebuilder(Tree(name, (), (), 0, 0)).root()
+            except NotRestorable:
+                found.append(f"imports {printable(str(name), 100)}")
+    found = list(dict.fromkeys(found))
+    more = [f"... and {len(found) - _MAX_LISTED} more"] if len(found) > _MAX_LISTED else []
+    return found[:_MAX_LISTED] + more
+
+
+def _name(call: Call) -> str:
+    """The name of what is called; a function's code is made by what another call looks up."""
+    function = call.function
+    if isinstance(function, Call) and isinstance(function.function, Global):
+        looked_up = canonical(function.function)
+        return looked_up if looked_up == "cloudpickle._builtin_type" else ""
+    return canonical(function) if isinstance(function, Global) else ""
+
+
+def _by_value(call: Call, tree: Tree) -> str:
+    """A function or class that comes with its code, in words."""
+    arguments = call.args if isinstance(call.args, tuple) else ()
+    texts = [part for part in arguments if isinstance(part, str)]
+    state = Rebuilder(Tree(None, tree.calls, (), 0, 0)).setters.get(id(call))
+    slots = state[1] if isinstance(state, tuple) and len(state) == 2 else None
+    if isinstance(slots, Pairs):
+        named = {key: item for key, item in slots.pairs if isinstance(key, str)}
+        texts = [str(named[key]) for key in ("__module__", "__qualname__") if key in named] or texts
+    kind = "class" if _name(call) == "cloudpickle._make_skeleton_class" else "function"
+    return f"the {kind} {printable('.'.join(texts), 100)}, with its code"
+
+
+def describe(call: Call) -> str:
+    """A call in words, with the plain ones of its arguments."""
+    arguments = call.args if isinstance(call.args, tuple) else ()
+    texts = [repr(arg) if isinstance(arg, ATOMS) else "..." for arg in arguments[:4]]
+    return f"calls {printable(str(call), 100)}({printable(', '.join(texts), 100)})"
+
+
+def shown(value: Any) -> str:
+    """A value in short."""
+    try:
+        return printable(repr(value), 100)
+    except Exception:
+        # A space of the user's own is printed by the user's method, which may not like its contents.
+        return f"<{type(value).__name__}>"
+
+
+def printable(text: str, limit: int) -> str:
+    """``text`` on one line, without what could rewrite the terminal, and cut to ``limit``."""
+    clean = "".join(c if c.isprintable() else " " for c in " ".join(text[: 4 * limit].split()))
+    return clean if len(clean) <= limit else clean[: limit - 3] + "..."
+
+
+def _tensors(value: Any) -> list[th.Tensor]:
+    if isinstance(value, th.Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for part in parts for tensor in _tensors(part)]

@@ -1,0 +1,130 @@
+"""Reads what ``torch.save`` wrote: a zip archive with a pickle and one member of raw numbers per tensor.
+
+``torch.load(weights_only=True)`` filters names while it unpickles and hands the archive to a reader in
+C++. Here both are data: the pickle is parsed into an inert tree, the archive is read with limits, and a
+tensor is made only if its numbers are really there. What comes out is then given to upstream's loader,
+written anew, so that its ``weights_only=True`` sees nothing that did not pass here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch as th
+
+from sppo.loading.archive import Archive
+from sppo.loading.errors import LoadError, NotRestorable
+from sppo.loading.pickletree import Call, Global, Node, parse
+from sppo.loading.rebuild import Rebuilder
+
+_STORAGES = {
+    "DoubleStorage": th.float64,
+    "FloatStorage": th.float32,
+    "HalfStorage": th.float16,
+    "BFloat16Storage": th.bfloat16,
+    "LongStorage": th.int64,
+    "IntStorage": th.int32,
+    "ShortStorage": th.int16,
+    "CharStorage": th.int8,
+    "ByteStorage": th.uint8,
+    "BoolStorage": th.bool,
+    "ComplexFloatStorage": th.complex64,
+    "ComplexDoubleStorage": th.complex128,
+}
+_MAX_DIMENSIONS = 16
+MAX_PICKLE_BYTES = 64 * 2**20
+
+
+def read_tensors(data: bytes, label: str) -> Any:
+    """The object that ``torch.save`` wrote: tensors on the CPU, in dictionaries, lists and tuples.
+
+    :param data: the file's bytes
+    :param label: what to call it in errors
+    :raises LoadError: if it is damaged, or holds anything but tensors and plain values
+    """
+    archive = Archive(data, label)
+    pickles = [name for name in archive.names if name.count("/") == 1 and name.endswith("/data.pkl")]
+    if len(pickles) != 1:
+        raise LoadError(f"{label}: it was not written by torch.save in the format since torch 1.6")
+    prefix = pickles[0].removesuffix("data.pkl")
+    if f"{prefix}constants.pkl" in archive.names:
+        raise LoadError(f"{label}: it is a TorchScript program, not a set of weights")
+    byteorder = f"{prefix}byteorder"
+    if byteorder in archive.names and archive.read(byteorder, 16) != b"little":
+        raise LoadError(f"{label}: its numbers are not little-endian")
+    storages: dict[str, th.Tensor] = {}
+
+    def storage(rebuilder: Rebuilder, payload: Node) -> th.Tensor:
+        """The flat tensor behind ``("storage", type, key, location, count)``; the location is ignored."""
+        if not isinstance(payload, tuple) or len(payload) != 5 or payload[0] != "storage":
+            raise NotRestorable("it refers to something other than a tensor's numbers")
+        _, kind, key, _, count = payload
+        dtype = _STORAGES.get(kind.name) if isinstance(kind, Global) and kind.module == "torch" else None
+        if dtype is None or not isinstance(key, str) or type(count) is not int:
+            raise NotRestorable("it has tensors of an unexpected kind")
+        if key not in storages:
+            member = f"{prefix}data/{key}"
+            if member not in archive.names:
+                raise NotRestorable(f"the numbers {member!r} are missing")
+            storages[key] = _flat_tensor(archive.read(member), dtype)
+        found = storages[key]
+        if found.dtype != dtype or len(found) != count:
+            raise NotRestorable(f"a tensor has {len(found)} numbers instead of {count}")
+        return found
+
+    try:
+        tree = parse(archive.read(pickles[0], MAX_PICKLE_BYTES), persistent_ids=True)
+        return Rebuilder(tree, _BUILDERS, storage).root()
+    except (NotRestorable, ValueError, RecursionError) as reason:
+        if isinstance(reason, LoadError):
+            raise
+        raise LoadError(f"{label}: {reason}") from reason
+
+
+def _flat_tensor(raw: bytes, dtype: th.dtype) -> th.Tensor:
+    size = th.empty((), dtype=dtype).element_size()
+    if len(raw) % size:
+        raise NotRestorable("a tensor's numbers are cut short")
+    if not raw:
+        return th.empty(0, dtype=dtype)
+    if dtype is th.bool:
+        return th.from_numpy(np.frombuffer(raw, np.uint8) != 0)
+    return th.frombuffer(bytearray(raw), dtype=dtype)
+
+
+def _sizes(value: Any) -> tuple[int, ...]:
+    valid = isinstance(value, tuple) and len(value) <= _MAX_DIMENSIONS
+    if not valid or not all(type(length) is int and 0 <= length < 2**40 for length in value):
+        raise NotRestorable("a tensor has a malformed shape")
+    return value
+
+
+def _tensor(rebuilder: Rebuilder, call: Call) -> th.Tensor:
+    """A view of a storage; its last element must lie inside, and it must not repeat elements."""
+    rebuilder.state_node(call)
+    numbers, offset, size, stride = rebuilder.arguments(call, 4, 6, 7)[:4]
+    size, stride = _sizes(size), _sizes(stride)
+    if not isinstance(numbers, th.Tensor) or type(offset) is not int or len(size) != len(stride):
+        raise NotRestorable("a tensor is malformed")
+    count = math.prod(size)
+    last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    if offset < 0 or count > len(numbers) or (count and last >= len(numbers)):
+        raise NotRestorable(f"a tensor of shape {size} does not fit into its {len(numbers)} numbers")
+    return th.as_strided(numbers, size, stride, offset)
+
+
+def _parameter(rebuilder: Rebuilder, call: Call) -> th.Tensor:
+    rebuilder.state_node(call)
+    tensor = rebuilder.arguments(call, 3)[0]
+    if not isinstance(tensor, th.Tensor):
+        raise NotRestorable("a parameter is malformed")
+    return tensor
+
+
+_BUILDERS = {
+    "torch._utils._rebuild_tensor": _tensor,
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch._utils._rebuild_parameter": _parameter,
+}
