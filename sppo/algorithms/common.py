@@ -18,12 +18,13 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, explained_variance
 from stable_baselines3.common.vec_env import VecEnv
 from torch.nn import functional as F
 
+from sppo.algorithms.files import SafeLoading
+from sppo.algorithms.finite import FiniteGuard, RolloutWatch, cannot_act, is_about_numbers
 from sppo.algorithms.statistics import MEASUREMENTS, UpdateStatistics
 from sppo.surrogates import CLIP_MODES, ClipMode, Surrogate
 
@@ -38,7 +39,7 @@ FAST_POLICIES = ("ActorCriticPolicy", "MaskableActorCriticPolicy")
 SelfSurrogateAlgorithm = TypeVar("SelfSurrogateAlgorithm", bound="SurrogateAlgorithm")
 
 
-class SurrogateAlgorithm(OnPolicyAlgorithm):
+class SurrogateAlgorithm(SafeLoading):
     """Mix-in that trains an upstream PPO class with any surrogate of the family.
 
     Use it through :class:`sppo.SPPO`, :class:`sppo.MaskableSPPO` or :class:`sppo.RecurrentSPPO`.
@@ -78,6 +79,7 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
         **kwargs: Any,
     ) -> None:
         # Before the parent's constructor, because that ends in `_setup_model`, which reads them.
+        self._finite_guard = FiniteGuard()
         self.use_softmax = use_softmax
         self.eta = eta
         self.clip_mode = clip_mode
@@ -92,7 +94,7 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
         if "__init__" in cls.__dict__:
             own = list(inspect.signature(cls.__init__).parameters.values())[1:]
         else:
-            upstream = cls.__mro__[cls.__mro__.index(SurrogateAlgorithm) + 1]
+            upstream = cls.__mro__[cls.__mro__.index(SafeLoading) + 1]
             ours = inspect.signature(SurrogateAlgorithm.__init__).parameters.values()
             new = [parameter for parameter in ours if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
             own = [*inspect.signature(upstream).parameters.values(), *new]
@@ -167,6 +169,7 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
         :param tb_log_name: the name of the run for TensorBoard; the default names the surrogate
             (``SPPO``, ``PPO``, ``SMDPO``, ``MDPO``), so that runs can be told apart
         """
+        self.require_complete()
         name = self.run_name.format(self.surrogate_name) if tb_log_name is None else tb_log_name
         return super().learn(total_timesteps, callback, log_interval, name, *args, **kwargs)
 
@@ -202,6 +205,8 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
         for epoch, result in enumerate(engine.update(self, settings)):
             statistics.start_epoch()
             statistics.extend(result.measured)
+            statistics.skipped += result.skipped
+            self._finite_guard.record(self, result.skipped, len(result.measured))
             self._n_updates += 1
             if not result.finished and self.verbose >= 1:
                 approx_kl = result.measured[-1, MEASUREMENTS.index("approx_kl")]
@@ -210,12 +215,21 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
     def collect_rollouts(
         self, env: VecEnv, callback: BaseCallback, rollout_buffer: Any, n_rollout_steps: int, *args: Any
     ) -> bool:
-        """Fill the rollout buffer, in compiled code where :mod:`sppo.engine` covers the policy."""
+        """Fill the rollout buffer, in compiled code where :mod:`sppo.engine` covers the policy.
+
+        Observations and rewards that are not finite are repaired on the way.
+        """
+        watch: Any = RolloutWatch(self, callback)
         engine = self._fast_engine(None)
-        if engine is None:
-            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps, *args)
-        masks_of = self._mask_source(env, *args)
-        return engine.collect(self, env, callback, rollout_buffer, n_rollout_steps, masks_of)
+        if engine is not None:
+            masks_of = self._mask_source(env, *args)
+            return engine.collect(self, env, watch, rollout_buffer, n_rollout_steps, masks_of)
+        try:
+            return super().collect_rollouts(env, watch, rollout_buffer, n_rollout_steps, *args)
+        except (ValueError, RuntimeError) as error:
+            if not is_about_numbers(error):
+                raise
+            raise cannot_act(self, error) from error
 
     def _mask_source(self, env: VecEnv) -> Callable[[VecEnv], np.ndarray] | None:
         """Where the allowed actions come from; ``None`` if all are always allowed."""
@@ -268,7 +282,7 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
         return self._fast
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_fast", "_fallback_told"]
+        return [*super()._excluded_save_params(), "_fast", "_fallback_told", "_finite_guard"]
 
     def _train_epoch(
         self, epoch: int, surrogate: Surrogate, clip_range_vf: float | None, statistics: UpdateStatistics
@@ -276,15 +290,29 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
         """One pass over the buffer; ``False`` if it was ended early because of ``target_kl``."""
         statistics.start_epoch()
         for data in self.rollout_buffer.get(self.batch_size):
-            loss, approx_kl = self._loss(data, surrogate, clip_range_vf, statistics)
+            try:
+                loss, approx_kl = self._loss(data, surrogate, clip_range_vf, statistics)
+            except ValueError as error:
+                # PyTorch's distributions refuse what is not finite before there is a loss.
+                if not is_about_numbers(error):
+                    raise
+                statistics.skipped += 1
+                self._finite_guard.record(self, 1, 1)
+                continue
             if self.target_kl is not None and approx_kl.item() > 1.5 * self.target_kl:
                 if self.verbose >= 1:
                     print(f"Early stopping at step {epoch} due to reaching max kl: {approx_kl.item():.2f}")
                 return False
             self.policy.optimizer.zero_grad()
             loss.backward()
-            th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
-            self.policy.optimizer.step()
+            norm = th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            # The sum is finite only if both are.
+            finite = math.isfinite((loss.detach() + norm).item())
+            if finite:
+                self.policy.optimizer.step()
+            else:
+                statistics.skipped += 1
+            self._finite_guard.record(self, int(not finite), 1)
         return True
 
     def _loss(
@@ -359,6 +387,8 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
         """Record upstream's keys, then what shows how the surrogate behaves."""
         values, returns = self.rollout_buffer.values.flatten(), self.rollout_buffer.returns.flatten()
         average = statistics.averages()
+        with np.errstate(all="ignore"):
+            explained = explained_variance(values, returns)
         record = self.logger.record
         record("train/entropy_loss", average["entropy_loss"])
         record("train/policy_gradient_loss", average["policy_loss"])
@@ -366,7 +396,7 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
         record("train/approx_kl", average["approx_kl"])
         record("train/clip_fraction", average["clipped_above"] + average["clipped_below"])
         record("train/loss", average["loss"])
-        record("train/explained_variance", explained_variance(values, returns))
+        record("train/explained_variance", explained)
         if hasattr(self.policy, "log_std"):
             record("train/std", th.exp(self.policy.log_std).mean().item())
         record("train/n_updates", self._n_updates, exclude="tensorboard")
@@ -375,6 +405,7 @@ class SurrogateAlgorithm(OnPolicyAlgorithm):
         if clip_range_vf is not None:
             record("train/clip_range_vf", clip_range_vf)
 
+        record("train/skipped_updates", statistics.skipped)
         record("train/clip_fraction_above", average["clipped_above"])
         record("train/clip_fraction_below", average["clipped_below"])
         record("train/log_ratio_abs_mean", average["log_ratio_mean"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch as th
 
@@ -30,6 +32,8 @@ class UpdateStatistics:
     def __init__(self) -> None:
         self._rows: list[th.Tensor] = []
         self._last_epoch_start = 0
+        #: minibatches whose loss or gradient was not finite, and which therefore changed nothing
+        self.skipped = 0
 
     def start_epoch(self) -> None:
         """Mark the beginning of a pass over the buffer."""
@@ -47,12 +51,20 @@ class UpdateStatistics:
         """One number per measurement, following Stable-Baselines3's conventions.
 
         Means over the whole update, except ``loss`` (the last minibatch's), ``approx_kl`` (the mean
-        over the last pass) and ``log_ratio_max`` (the largest).
+        over the last pass) and ``log_ratio_max`` (the largest). Minibatches with a loss that is not
+        finite are left out.
         """
+        if not self._rows:
+            return dict.fromkeys(MEASUREMENTS, math.nan)
         table = th.stack(self._rows).cpu().numpy().astype(np.float64)
+        start = self._last_epoch_start
+        finite = np.isfinite(table[:, MEASUREMENTS.index("loss")])
+        if finite[start:].any():
+            start = int(finite[:start].sum())
+            table = table[finite]
         columns = dict(zip(MEASUREMENTS, table.T, strict=True))
         result = {name: float(column.mean()) for name, column in columns.items()}
         result["loss"] = float(columns["loss"][-1])
-        result["approx_kl"] = float(columns["approx_kl"][self._last_epoch_start :].mean())
+        result["approx_kl"] = float(columns["approx_kl"][start:].mean())
         result["log_ratio_max"] = float(columns["log_ratio_max"].max())
         return result

@@ -256,6 +256,7 @@ def test_logged_keys() -> None:
     assert our_keys - upstream_keys == {
         "train/clip_fraction_above",
         "train/clip_fraction_below",
+        "train/skipped_updates",
         "train/log_ratio_abs_mean",
         "train/log_ratio_abs_max",
         "train/eta",

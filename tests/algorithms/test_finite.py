@@ -1,0 +1,372 @@
+"""Numbers that are not finite: what is skipped, what is repaired, when training stops, and what is said."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from environments import SpaceEnv
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from sppo import SPPO, MaskableSPPO, RecurrentSPPO
+from sppo.algorithms import finite
+from sppo.algorithms.finite import MAX_BROKEN_IN_A_ROW, MAX_SKIPPED_IN_A_ROW, NonFiniteError
+from sppo.surrogates import Surrogate
+
+SMALL: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
+NET: dict[str, Any] = {"policy_kwargs": {"net_arch": [8]}}
+WORST = (math.nan, math.inf, -math.inf)
+
+
+@pytest.fixture(params=["reference", "auto"], autouse=True)
+def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every property holds for both engines."""
+    monkeypatch.setitem(SMALL, "engine", request.param)
+
+
+class BrokenEnv(gym.Env):
+    """Breaks what it is told to break, at the steps it is told, counted over its whole life."""
+
+    def __init__(
+        self,
+        observation: dict[int, float] | None = None,
+        reward: dict[int, float] | None = None,
+        episode: int = 10,
+        action_space: spaces.Space | None = None,
+    ) -> None:
+        self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        self.action_space = action_space or spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self._observation, self._reward, self._episode = observation or {}, reward or {}, episode
+        self._life = self._steps = 0
+        self.actions: list[Any] = []
+
+    def _observe(self) -> np.ndarray:
+        observation = np.array([1.0, self._steps, self._life], np.float32) / 10
+        if self._life in self._observation:
+            observation[1] = self._observation[self._life]
+        return observation
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.actions.append(action)
+        self._life += 1
+        self._steps += 1
+        reward = self._reward.get(self._life, float(np.sum(action)))
+        return self._observe(), reward, False, self._steps >= self._episode, {}
+
+
+def environments(broken: BrokenEnv, others: int = 2) -> DummyVecEnv:
+    """The broken one is the last."""
+    return DummyVecEnv([*[BrokenEnv] * others, lambda: broken])
+
+
+def all_finite(model: Any) -> bool:
+    return all(bool(th.isfinite(weights).all()) for weights in model.policy.parameters())
+
+
+class Spoil(BaseCallback):
+    """Writes a value into the rollout buffer after it was filled."""
+
+    def __init__(self, array: str, index: Any, value: float) -> None:
+        super().__init__()
+        self._array, self._index, self._value = array, index, value
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        getattr(self.model.rollout_buffer, self._array)[self._index] = self._value
+
+
+def spoiled(array: str, value: float, where: Any, **options: Any) -> tuple[Any, Any]:
+    """A model, and what came of training it with a spoiled buffer."""
+    env = make_vec_env(SpaceEnv, n_envs=3, seed=1, env_kwargs={"observation": "vector", "action": "box"})
+    model = SPPO("MlpPolicy", env, **{**SMALL, **NET, "normalize_advantage": False, **options})
+    before = [weights.clone() for weights in model.policy.parameters()]
+    try:
+        model.learn(32 * 3, callback=Spoil(array, where, value))
+    except NonFiniteError as error:
+        return before, (model, error)
+    return before, (model, None)
+
+
+@pytest.mark.parametrize("array", ["observations", "log_probs", "advantages", "returns"])
+@pytest.mark.parametrize("value", WORST)
+def test_one_bad_sample_costs_its_minibatch(array: str, value: float) -> None:
+    """Three environments, 96 samples, 6 minibatches in each of 2 passes: one of each pass is skipped."""
+    before, (model, error) = spoiled(array, value, (17, 1))
+    assert error is None
+    # An infinite log-ratio is outside the clip: its sample has no gradient, and the others count.
+    clipped = array == "log_probs" and math.isinf(value)
+    assert model.logger.name_to_value["train/skipped_updates"] == (0 if clipped else 2)
+    assert all_finite(model)
+    assert any(not th.equal(a, b) for a, b in zip(before, model.policy.parameters(), strict=True))
+    assert math.isfinite(model.logger.name_to_value["train/loss"])
+    assert math.isfinite(model.logger.name_to_value["train/value_loss"])
+
+
+@pytest.mark.parametrize(
+    ("array", "where", "named"),
+    [
+        ("observations", (slice(None), 2), r"the observation in environment 2 is nan \(step 0"),
+        (
+            "log_probs",
+            (slice(5, None), 1),
+            r"the log-probability of the action in environment 1 is nan \(step 5",
+        ),
+        ("advantages", (slice(None), 0), r"the advantage in environment 0 is nan"),
+        ("rewards", (9, 1), r"the reward in environment 1 is nan \(step 9"),
+    ],
+)
+def test_stop_names_what_and_where(array: str, where: Any, named: str) -> None:
+    """All minibatches are bad: training stops after the stated number, with the weights untouched."""
+    options = {"n_epochs": MAX_SKIPPED_IN_A_ROW, "batch_size": 96}
+    if array == "rewards":
+        model_before, (model, error) = _spoiled_rewards(where, options)
+    else:
+        model_before, (model, error) = spoiled(array, math.nan, where, **options)
+    assert error is not None
+    # The compiled engine counts by passes over the buffer.
+    assert int(str(error).split()[0]) in range(MAX_SKIPPED_IN_A_ROW, MAX_SKIPPED_IN_A_ROW + 7)
+    assert re.search(named, str(error)), str(error)
+    assert all(th.equal(a, b) for a, b in zip(model_before, model.policy.parameters(), strict=True))
+
+
+def _spoiled_rewards(where: Any, options: dict[str, Any]) -> Any:
+    """The reward comes before the advantage that it spoils."""
+
+    class Both(Spoil):
+        def _on_rollout_end(self) -> None:
+            self.model.rollout_buffer.rewards[where] = math.nan
+            self.model.rollout_buffer.advantages[:] = math.nan
+
+    env = make_vec_env(SpaceEnv, n_envs=3, seed=1, env_kwargs={"observation": "vector", "action": "box"})
+    model = SPPO("MlpPolicy", env, **{**SMALL, **NET, **options})
+    before = [weights.clone() for weights in model.policy.parameters()]
+    with pytest.raises(NonFiniteError) as caught:
+        model.learn(96, callback=Both("rewards", where, math.nan))
+    return before, (model, caught.value)
+
+
+def test_good_minibatches_start_the_count_anew() -> None:
+    guard = finite.FiniteGuard()
+    for _ in range(3):
+        guard.record(None, MAX_SKIPPED_IN_A_ROW - 1, MAX_SKIPPED_IN_A_ROW - 1)
+        guard.record(None, 0, 1)
+    assert guard.in_a_row == 0
+
+
+def test_weights_that_were_broken_before() -> None:
+    env = make_vec_env(SpaceEnv, n_envs=1, env_kwargs={"observation": "vector", "action": "box"})
+    model = SPPO("MlpPolicy", env, **{**SMALL, **NET, "n_epochs": 30})
+    with th.no_grad():
+        model.policy.value_net.weight[0, 0] = math.nan
+    with pytest.raises(NonFiniteError, match=r"the weights value_net\.weight of the policy"):
+        model.learn(64)
+
+
+@pytest.mark.parametrize("use_softmax", [True, False])
+@pytest.mark.parametrize("eta", [None, 0.5])
+@pytest.mark.parametrize("shift", [1e4, -1e4])
+def test_huge_log_ratios(use_softmax: bool, eta: float | None, shift: float) -> None:
+    """Either the surrogate's gradient is finite, or the update is skipped: the weights stay finite."""
+    env = make_vec_env(SpaceEnv, n_envs=1, seed=1, env_kwargs={"observation": "vector", "action": "box"})
+
+    class Shift(Spoil):
+        def _on_rollout_end(self) -> None:
+            self.model.rollout_buffer.log_probs -= shift
+
+    model = SPPO("MlpPolicy", env, **SMALL, **NET, use_softmax=use_softmax, eta=eta)
+    model.learn(64, callback=Shift("log_probs", 0, 0.0))
+    assert all_finite(model)
+    if use_softmax and eta is None:
+        # The log-ratio itself is linear: the clip cuts it and nothing overflows.
+        assert model.logger.name_to_value["train/skipped_updates"] == 0
+
+
+@pytest.mark.parametrize("log_ratio", [1e4, -1e4])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_softmax_surrogate_is_finite_at_huge_log_ratios(log_ratio: float, advantage: float) -> None:
+    log_prob = th.tensor([log_ratio], requires_grad=True)
+    value = Surrogate(True, 0.2, None, "two-sided")(log_prob, th.zeros(1), th.tensor([advantage]))
+    value.sum().backward()
+    assert th.isfinite(value).all()
+    assert log_prob.grad is not None
+    assert th.isfinite(log_prob.grad).all()
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("size", [1e30, -1e30, 3e38])
+def test_huge_advantages(normalize: bool, size: float) -> None:
+    """Normalised they are ordinary or, when their variance overflows, zero; raw, the update is skipped."""
+    _, (model, error) = spoiled("advantages", size, (slice(None, None, 2), 1), normalize_advantage=normalize)
+    assert error is None
+    assert all_finite(model)
+
+
+@pytest.mark.parametrize(
+    ("log_std", "named"),
+    [
+        (-46.0, "the gradient, while .* or the policy's standard deviation too small"),
+        (-100.0, "(the gradient, while|the log-probability of the action in environment [01] is)"),
+        (100.0, r"the (log-probability of the )?action in environment [01] is"),
+    ],
+)
+def test_extreme_standard_deviation(log_std: float, named: str) -> None:
+    """std = 1e-20 has a variance that float32 cannot hold: training stops, and says why."""
+    env = make_vec_env(SpaceEnv, n_envs=2, seed=1, env_kwargs={"observation": "vector", "action": "box"})
+    model = SPPO("MlpPolicy", env, **{**SMALL, **NET, "n_epochs": 20})
+    with th.no_grad():
+        model.policy.log_std.fill_(log_std)
+    before = [weights.clone() for weights in model.policy.parameters()]
+    with pytest.raises(NonFiniteError, match=named):
+        model.learn(64)
+    assert all(th.equal(a, b) for a, b in zip(before, model.policy.parameters(), strict=True))
+
+
+def test_identical_advantages() -> None:
+    """Their standard deviation is zero; normalised they are zero, and only the other terms train."""
+    before, (model, error) = spoiled("advantages", 2.5, slice(None), normalize_advantage=True, vf_coef=0.0)
+    assert error is None
+    assert model.logger.name_to_value["train/skipped_updates"] == 0
+    assert all(th.allclose(a, b, atol=1e-6) for a, b in zip(before, model.policy.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("cls", [SPPO, MaskableSPPO, RecurrentSPPO])
+def test_batches_of_one(cls: Any) -> None:
+    """One sample has no standard deviation: its advantage is used as it is."""
+    action = "discrete" if cls is MaskableSPPO else "box"
+    policy = "MlpLstmPolicy" if cls is RecurrentSPPO else "MlpPolicy"
+    env = make_vec_env(SpaceEnv, n_envs=1, seed=1, env_kwargs={"observation": "vector", "action": action})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = cls(policy, env, **{**SMALL, "n_steps": 9, "batch_size": 4}, **NET).learn(18)
+    assert all_finite(model)
+    assert model.logger.name_to_value["train/skipped_updates"] == 0
+
+
+def test_everything_masked_out() -> None:
+    """With no action allowed, some action is taken, and training goes on with finite numbers."""
+
+    class NothingAllowed(SpaceEnv):
+        def action_masks(self) -> np.ndarray:
+            return np.zeros(4, bool)
+
+    env = make_vec_env(NothingAllowed, n_envs=2, seed=1, env_kwargs={"action": "discrete"})
+    model = MaskableSPPO("MlpPolicy", env, **SMALL, **NET).learn(128)
+    assert all_finite(model)
+    assert model.logger.name_to_value["train/skipped_updates"] == 0
+    assert np.isfinite(model.rollout_buffer.log_probs).all()
+    assert set(model.rollout_buffer.actions.flatten()) <= {0, 1, 2, 3}
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("value", WORST)
+@pytest.mark.parametrize("cls", [SPPO, RecurrentSPPO])
+def test_a_broken_observation_is_held(cls: Any, value: float, normalized: bool) -> None:
+    """One bad reading: told once, counted, and neither the buffer nor the statistics keep it."""
+    broken = BrokenEnv(observation={7: value})
+    env: Any = environments(broken)
+    if normalized:
+        env = VecNormalize(env)
+    model = cls("MlpLstmPolicy" if cls is RecurrentSPPO else "MlpPolicy", env, **SMALL, **NET)
+    with pytest.warns(UserWarning, match="the observation of environment 2 is not finite at step 21"):
+        # The logger forgets what it has printed.
+        model.learn(96, log_interval=1000)
+    assert all_finite(model)
+    assert model.logger.name_to_value["rollout/repaired_steps"] == 1
+    assert model.logger.name_to_value["train/skipped_updates"] == 0
+    assert np.isfinite(model.rollout_buffer.observations).all()
+    assert np.isfinite(np.array(broken.actions)).all()
+    if normalized:
+        assert np.isfinite(env.obs_rms.mean).all()
+        assert np.isfinite(env.normalize_obs(np.ones((3, 3), np.float32))).all()
+    else:
+        observations = model.rollout_buffer.observations.reshape(3, 32, 3)
+        if cls is SPPO:
+            assert observations[2, 7, 1] == observations[2, 6, 1], "held at the value before"
+            assert observations[2, 7, 2] == pytest.approx(0.7), "what was fine is kept"
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("value", WORST)
+def test_a_broken_reward_is_zero(value: float, normalized: bool) -> None:
+    env: Any = environments(BrokenEnv(reward={7: value}))
+    if normalized:
+        env = VecNormalize(env)
+    model = SPPO("MlpPolicy", env, **SMALL, **NET)
+    with pytest.warns(UserWarning, match="the reward of environment 2 is not finite"):
+        model.learn(96)
+    assert all_finite(model)
+    assert model.rollout_buffer.rewards[6, 2] == 0.0
+    assert np.isfinite(model.rollout_buffer.rewards).all()
+    assert model.logger.name_to_value["train/skipped_updates"] == 0
+    if normalized:
+        assert math.isfinite(env.ret_rms.mean)
+        assert math.isfinite(env.ret_rms.var)
+        assert np.isfinite(env.returns).all()
+
+
+def test_discrete_actions_with_broken_observations() -> None:
+    """Upstream dies here with an error of the sampler, hours in."""
+    broken = BrokenEnv(observation={7: math.nan}, action_space=spaces.Discrete(3))
+    env = DummyVecEnv([lambda: broken])
+    with pytest.warns(UserWarning, match="environment 0"):
+        model = SPPO("MlpPolicy", env, **SMALL, **NET).learn(64)
+    assert all_finite(model)
+
+
+@pytest.mark.parametrize("moment", [0, 10])
+def test_broken_at_reset_and_at_the_end_of_an_episode(moment: int) -> None:
+    """The first observation of all, and the last of an episode whose value is bootstrapped."""
+    env = environments(BrokenEnv(observation={moment: math.nan}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = SPPO("MlpPolicy", env, **SMALL, **NET).learn(96)
+    assert np.isfinite(model.rollout_buffer.observations).all()
+    assert np.isfinite(model.rollout_buffer.advantages).all()
+    assert model.logger.name_to_value["train/skipped_updates"] == 0
+
+
+@pytest.mark.filterwarnings("ignore:the .* of environment")
+@pytest.mark.parametrize("what", ["observation", "reward"])
+def test_an_environment_that_stays_broken_ends_training(what: str) -> None:
+    broken = BrokenEnv(**{what: dict.fromkeys(range(20, 10_000), math.nan)})
+    model = SPPO("MlpPolicy", environments(broken), **SMALL, **NET)
+    with pytest.raises(NonFiniteError, match=f"the {what} of environment 2 .* {MAX_BROKEN_IN_A_ROW} steps"):
+        model.learn(100_000)
+    assert len(broken.actions) < 20 + MAX_BROKEN_IN_A_ROW + 5
+    assert all_finite(model)
+    assert model.predict(np.zeros(3, np.float32))[0].shape == (2,)
+
+
+def test_callbacks_still_see_everything() -> None:
+    """The watch passes all calls on, with the repaired values."""
+    seen: list[bool] = []
+
+    class Look(BaseCallback):
+        def _on_step(self) -> bool:
+            seen.append(bool(np.isfinite(self.locals["new_obs"]).all()))
+            return len(seen) < 20
+
+    with pytest.warns(UserWarning, match="environment 2"):
+        SPPO("MlpPolicy", environments(BrokenEnv(observation={3: math.nan})), **SMALL, **NET).learn(
+            960, Look()
+        )
+    assert len(seen) == 20
+    assert all(seen)
