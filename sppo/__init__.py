@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sppo.algorithms import SPPO, MaskableSPPO, RecurrentSPPO
+    from sppo.algorithms.advice import check
     from sppo.checkpoint import ExactCheckpointCallback
     from sppo.engine.vec_env import make_vec_env
+    from sppo.loading import load_vec_normalize
 
 __version__ = "0.1.0"
 __all__ = [
@@ -21,6 +23,8 @@ __all__ = [
     "MaskableSPPO",
     "RecurrentSPPO",
     "__version__",
+    "check",
+    "load_vec_normalize",
     "make_vec_env",
 ]
 
@@ -30,6 +34,8 @@ _HOMES = {
     "ExactCheckpointCallback": "sppo.checkpoint",
     "MaskableSPPO": "sppo.algorithms",
     "RecurrentSPPO": "sppo.algorithms",
+    "check": "sppo.algorithms.advice",
+    "load_vec_normalize": "sppo.loading",
     "make_vec_env": "sppo.engine.vec_env",
 }
 

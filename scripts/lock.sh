@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Regenerates requirements-lock.txt: every package of the test environment, pinned with the hashes of its
+# files. Run it after changing requirements.txt or requirements-dev.txt.
+#
+# torch is left out of the lock: its wheels differ by platform and accelerator and come from several
+# indexes under one version number. Install the pinned version from the index of your choice, then
+#   pip install --no-deps --require-hashes -r requirements-lock.txt
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+workspace="$(mktemp -d)"
+trap 'rm -rf "$workspace"' EXIT
+python3 -m venv "$workspace/venv"
+"$workspace/venv/bin/python" -m pip install --quiet --disable-pip-version-check "pip==25.3" "pip-tools==7.5.2"
+# The CPU wheel of torch has no dependencies on CUDA packages, which would enter the lock.
+export PIP_EXTRA_INDEX_URL="${PIP_EXTRA_INDEX_URL:-https://download.pytorch.org/whl/cpu}"
+"$workspace/venv/bin/pip-compile" --quiet --generate-hashes --allow-unsafe --strip-extras \
+  --unsafe-package torch --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header \
+  --no-annotate --output-file "$workspace/lock.txt" requirements-dev.txt
+{
+  echo "# The test environment, pinned with hashes; made by scripts/lock.sh. Without torch: see there."
+  # pip-compile ends with a remark on the packages it left out.
+  grep -v '^#' "$workspace/lock.txt" | sed '/^$/d'
+} > requirements-lock.txt
+echo "requirements-lock.txt: $(grep -c '==' requirements-lock.txt) packages"
