@@ -12,14 +12,12 @@ workspace="$(mktemp -d)"
 trap 'rm -rf "$workspace"' EXIT
 python3 -m venv "$workspace/venv"
 "$workspace/venv/bin/python" -m pip install --quiet --disable-pip-version-check "pip==25.3" "pip-tools==7.5.2"
-# The CPU wheel of torch has no dependencies on CUDA packages, which would enter the lock.
-export PIP_EXTRA_INDEX_URL="${PIP_EXTRA_INDEX_URL:-https://download.pytorch.org/whl/cpu}"
 "$workspace/venv/bin/pip-compile" --quiet --generate-hashes --allow-unsafe --strip-extras \
   --unsafe-package torch --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header \
   --no-annotate --output-file "$workspace/lock.txt" requirements-dev.txt
 {
   echo "# The test environment, pinned with hashes; made by scripts/lock.sh. Without torch: see there."
-  # pip-compile ends with a remark on the packages it left out.
-  grep -v '^#' "$workspace/lock.txt" | sed '/^$/d'
+  # Without pip-compile's remarks, and without the CUDA packages that belong to torch.
+  awk '/^#/ || /^$/ {next} /^[a-z]/ {keep = !/^(nvidia-|cuda-|triton)/} keep' "$workspace/lock.txt"
 } > requirements-lock.txt
 echo "requirements-lock.txt: $(grep -c '==' requirements-lock.txt) packages"

@@ -54,7 +54,7 @@ class SafeLoading(OnPolicyAlgorithm):
     ) -> None:
         """Load weights into this model, as upstream does, from a file or a dictionary of them."""
         if not isinstance(load_path_or_dict, dict):
-            load_path_or_dict = read_weights(load_path_or_dict, type(self))
+            load_path_or_dict = read_weights(load_path_or_dict, self)
         super().set_parameters(load_path_or_dict, exact_match, device)
 
     def require_complete(self) -> None:

@@ -74,6 +74,9 @@ def resolve(module: str, name: str) -> type:
         raise NotRestorable(
             f"{module}.{name} is not imported: import it before loading, if you know and trust it"
         )
+    if (found.__module__, found.__qualname__) != (module, name):
+        # Another name for a class of a closed package, say.
+        raise NotRestorable(f"{module}.{name} is another name of {found.__module__}.{found.__qualname__}")
     if not any(base in type.__dict__["__mro__"].__get__(found) for base in BASES):
         raise NotRestorable(f"{module}.{name} derives from no class of torch, Stable-Baselines3 or gymnasium")
     return found

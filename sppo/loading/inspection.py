@@ -14,8 +14,8 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sppo.loading import vec_normalize
 from sppo.loading.archive import Archive
-from sppo.loading.errors import LoadError, NotRestorable
-from sppo.loading.model_file import REBUILT_KEYS, ModelFile, entries, pickled, read_model_file
+from sppo.loading.errors import LoadError, NotRestorable, printable
+from sppo.loading.model_file import ModelFile, entries, pickled, read_model_file
 from sppo.loading.pickletree import ATOMS, Call, Global, Pairs, Tree, parse
 from sppo.loading.rebuild import BUILDERS, Rebuilder, canonical
 
@@ -108,9 +108,10 @@ def _pickle_report(raw: bytes, label: str) -> tuple[list[str], bool]:
 
 def _entry_line(key: str, found: ModelFile) -> str:
     name = printable(key, 28)
-    if key in found.left_out:
-        return f"  {name:<28} LEFT OUT  {printable(found.left_out[key], 200)}"
-    if key in REBUILT_KEYS:
+    reason = found.left_out.get(printable(key, 80))
+    if reason is not None:
+        return f"  {name:<28} LEFT OUT  {printable(reason, 200)}"
+    if key not in found.data:
         return f"  {name:<28} ignored   (set up anew)"
     line = f"  {name:<28} restored  {shown(found.data[key])}"
     inside = [part for part in found.left_out if part.startswith(f"{key}.")]
@@ -181,12 +182,6 @@ def shown(value: Any) -> str:
     except Exception:
         # A space of the user's own is printed by the user's method, which may not like its contents.
         return f"<{type(value).__name__}>"
-
-
-def printable(text: str, limit: int) -> str:
-    """``text`` on one line, without what could rewrite the terminal, and cut to ``limit``."""
-    clean = "".join(c if c.isprintable() else " " for c in " ".join(text[: 4 * limit].split()))
-    return clean if len(clean) <= limit else clean[: limit - 3] + "..."
 
 
 def _tensors(value: Any) -> list[th.Tensor]:

@@ -20,7 +20,7 @@ from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 from sppo.loading.archive import Archive
-from sppo.loading.errors import LoadError, NotRestorable
+from sppo.loading.errors import LoadError, NotRestorable, printable
 from sppo.loading.pickletree import ATOMS, MAX_OPCODES, Pairs, parse
 from sppo.loading.rebuild import Rebuilder
 from sppo.loading.schedules import SCHEDULES
@@ -171,12 +171,13 @@ def _read_weights(archive: Archive, name: str, found: ModelFile) -> None:
 
 def _read_data(archive: Archive, found: ModelFile, cls: type, given: frozenset[str]) -> None:
     opcodes = MAX_OPCODES
+    rebuilt = REBUILT_KEYS | _never_saved(cls)
     for key, item in entries(archive, found.label).items():
         if key in given:
             # Upstream replaces only what the file mentions.
             found.data[key] = None
             continue
-        if key in REBUILT_KEYS:
+        if key in rebuilt:
             continue
         try:
             _check_attribute(cls, key)
@@ -193,7 +194,7 @@ def _read_data(archive: Archive, found: ModelFile, cls: type, given: frozenset[s
                 found.replaced += [f"{key}: {part}" for part in rebuilder.replaced]
             check_entry(key, value)
         except (NotRestorable, ValueError, TypeError, RecursionError) as reason:
-            found.left_out[key] = str(reason)
+            found.left_out[printable(key, 80)] = printable(str(reason), 300)
         else:
             found.data[key] = value
 
@@ -224,6 +225,14 @@ def _drop_training_kwargs(rebuilder: Rebuilder, kwargs: Pairs, found: ModelFile)
                 found.left_out[f"policy_kwargs.{key}"] = str(reason)
     if any(f"policy_kwargs.{key}" in found.left_out for key in TRAINING_KWARGS):
         kwargs.pairs[:] = [pair for pair in kwargs.pairs if pair[0] not in TRAINING_KWARGS]
+
+
+def _never_saved(cls: type) -> set[str]:
+    """What the class itself leaves out of its files: an honest file has none of it."""
+    try:
+        return set(cls._excluded_save_params(object.__new__(cls)))  # type: ignore[attr-defined]
+    except (TypeError, AttributeError):
+        return set()
 
 
 def _check_attribute(cls: type, key: str) -> None:

@@ -22,7 +22,7 @@ from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.loading.budget import AllocationBudget, check_rollout_size
-from sppo.loading.errors import LoadError
+from sppo.loading.errors import LoadError, printable
 from sppo.loading.model_file import (
     RUN_STATE_KEYS,
     SCHEDULE_KEYS,
@@ -52,7 +52,7 @@ class Checked:
         earlier = values.pop("_left_out", None)
         if isinstance(earlier, dict):
             # A model that was loaded with parts missing, and saved again, still misses them.
-            texts = {str(key): str(reason) for key, reason in earlier.items()}
+            texts = {printable(str(key), 80): printable(str(reason), 300) for key, reason in earlier.items()}
             self.left_out.update({key: texts[key] for key in texts if key not in given})
         self.placeholders = [LeftOut(key, self.left_out[key]) for key in SCHEDULE_KEYS & set(self.left_out)]
         values.update({placeholder.name: placeholder for placeholder in self.placeholders})
@@ -138,9 +138,13 @@ def checked(
         raise LoadError(f"{found.label}: {error}") from error
 
 
-def read_weights(path: Path, cls: type[BaseAlgorithm]) -> dict[str, Any]:
-    """The weights and optimizer state of a model's file, for ``set_parameters``."""
-    return read_model_file(*read_bytes(path, "zip"), cls, with_data=False).weights
+def read_weights(path: Path, model: BaseAlgorithm) -> dict[str, Any]:
+    """The weights and optimizer state of a file, for ``set_parameters`` of ``model``."""
+    found = read_model_file(*read_bytes(path, "zip"), type(model), with_data=False)
+    unknown = set(found.weights) - set(model._get_torch_save_params()[0])
+    if unknown:
+        raise LoadError(f"{found.label}: it holds weights of unknown parts: {', '.join(sorted(unknown))}")
+    return found.weights
 
 
 def require_complete(model: BaseAlgorithm) -> None:

@@ -20,6 +20,7 @@ import pytest
 from filecraft import FIXTURES, members, packed, with_entry, with_weights_pickle, witnessed
 from payloads import PROTO, bombs, name, payloads, text
 from stable_baselines3.common.vec_env import DummyVecEnv
+from torch.fx import GraphModule
 
 from sppo import SPPO, load_vec_normalize
 from sppo.loading import LoadError
@@ -174,7 +175,12 @@ def test_user_classes_must_have_the_right_kind(tmp_path: Path) -> None:
     )
     with pytest.raises(LoadError, match="no subclass of BaseFeaturesExtractor"):
         load(with_entry(MODEL, "policy_kwargs", extractor))
-    for module, attribute in (("test_hostile", "Path"), ("subprocess", "Popen"), ("pickle", "Unpickler")):
+    for module, attribute in (
+        ("test_hostile", "Path"),
+        ("test_hostile", "GraphModule"),
+        ("subprocess", "Popen"),
+        ("pickle", "Unpickler"),
+    ):
         kwargs = PROTO + b"}" + text("features_extractor_class") + name(module, attribute) + b"s."
         with pytest.raises(LoadError):
             load(with_entry(MODEL, "policy_kwargs", kwargs))
@@ -224,6 +230,24 @@ def test_member_names(member: str) -> None:
 def test_weights_for_odd_attributes(member: str) -> None:
     with pytest.raises(LoadError, match="unexpected name"):
         load(packed({**members(MODEL), member: members(MODEL)["policy.pth"]}))
+
+
+def test_aliases_of_closed_packages() -> None:
+    """A program may have imported a dangerous class under a name of its own."""
+    assert GraphModule.__module__.startswith("torch.")
+    kwargs = PROTO + b"}" + text("activation_fn") + name("test_hostile", "GraphModule") + b"s."
+    with pytest.raises(LoadError, match="another name of torch"):
+        load(with_entry(MODEL, "policy_kwargs", kwargs))
+
+
+def test_messages_do_not_rewrite_the_terminal() -> None:
+    evil = "\x1b[2J\x1b[H"
+    with pytest.warns(UserWarning, match="left out") as caught:
+        SPPO.load(io.BytesIO(with_entry(MODEL, f"x{evil}", PROTO + name(f"os{evil}", "system") + b".")))
+    assert "\x1b" not in str(caught[0].message)
+    with pytest.raises(LoadError) as refused:
+        load(with_entry(MODEL, "policy_class", PROTO + name(f"os{evil}", "system") + b"."))
+    assert "\x1b" not in str(refused.value)
 
 
 def test_duplicate_members() -> None:
