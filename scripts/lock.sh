@@ -13,11 +13,11 @@ trap 'rm -rf "$workspace"' EXIT
 python3 -m venv "$workspace/venv"
 "$workspace/venv/bin/python" -m pip install --quiet --disable-pip-version-check "pip==25.3" "pip-tools==7.5.2"
 "$workspace/venv/bin/pip-compile" --quiet --generate-hashes --allow-unsafe --strip-extras \
-  --unsafe-package torch --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header \
+  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header \
   --no-annotate --output-file "$workspace/lock.txt" requirements-dev.txt
 {
   echo "# The test environment, pinned with hashes; made by scripts/lock.sh. Without torch: see there."
-  # Without pip-compile's remarks, and without the CUDA packages that belong to torch.
-  awk '/^#/ || /^$/ {next} /^[a-z]/ {keep = !/^(nvidia-|cuda-|triton)/} keep' "$workspace/lock.txt"
+  # Without pip-compile's remarks, torch, and the CUDA packages that belong to it.
+  awk '/^#/ || /^$/ {next} /^[a-z]/ {keep = !/^(torch==|nvidia-|cuda-|triton)/} keep' "$workspace/lock.txt"
 } > requirements-lock.txt
 echo "requirements-lock.txt: $(grep -c '==' requirements-lock.txt) packages"

@@ -74,9 +74,9 @@ def assert_same_model(restored: Any, original: Any) -> None:
     assert restored.observation_space == original.observation_space
     assert restored.action_space == original.action_space
     assert restored.policy_kwargs == original.policy_kwargs
-    skipped = {"_last_obs", "_last_original_obs", "_last_episode_starts"}
+    skipped = {"_last_obs", "_last_original_obs", "_last_episode_starts", *original._excluded_save_params()}
     for key, value in vars(original).items():
-        if isinstance(value, (int, float, str, type(None))) and key not in skipped and key != "env":
+        if isinstance(value, (int, float, str, type(None))) and key not in skipped:
             assert vars(restored)[key] == value, key
     for key in ("learning_rate", "clip_range", "clip_range_vf", "eta", "lr_schedule"):
         if hasattr(original, key):
