@@ -25,12 +25,29 @@ ARMIJO, ARMIJO_UNREGULARIZED, TRUST_REGION = range(3)
 FIXED_POINT_PERIOD = 16
 #: p_t/p is capped at the exponential of this in sMDPO's trust-region direction, far from overflow.
 LARGEST_LOG_RATIO = 600.0
+#: Warm starts stop growing here, where every finite step has long saturated the policy.
+LARGEST_STEP = 1e100
 
 
-#: Rows of ``Packets.pair``: one number per state and action; the last two are scratch.
-LOGITS, OLD, P_OLD, ADVANTAGE, STEP, WEIGHT, FACTOR = range(7)
+#: Rows of ``Packets.pair``: one number per state and action; the last three are scratch.
+LOGITS, OLD, P_OLD, ADVANTAGE, STEP, NEXT, WEIGHT, FACTOR = range(8)
 #: Rows of ``Packets.single``: one number per state. The normaliser is lse(θ_t).
 OCCUPANCY, INV_ETA, NORMALISER = range(3)
+
+
+class Search(NamedTuple):
+    """How steps are searched: the rule, the first trial, the radius δ, the cutoff of the pseudo-inverse, and
+    the constants of backtracking."""
+
+    rule: int
+    first_step: float
+    delta: float
+    cutoff: float
+    armijo: float
+    decay: float
+    warm_start: float
+    tries: int
+    fallback: float
 
 
 class Packets(NamedTuple):

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sppo.exact._evaluate import evaluate_dense
-from sppo.exact._inner import Packets, fixed_steps, gather, new_packets, scatter
+from sppo.exact._inner import Packets, Search, fixed_steps, gather, new_packets, scatter
 from sppo.exact._jit import entry, inlined
-from sppo.exact._search import Search, search_steps
+from sppo.exact._search import search_steps
 from sppo.exact._types import Array, IntArray
 
 #: Closed-form updates.

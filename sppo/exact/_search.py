@@ -2,43 +2,93 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
+from sppo.exact._armijo import armijo_steps
 from sppo.exact._inner import (
+    ARMIJO,
+    LARGEST_LOG_RATIO,
+    LARGEST_STEP,
     LOGITS,
+    MDPO,
+    OCCUPANCY,
+    OLD,
     SMDPO,
     STEP,
     TRPO,
     TRUST_REGION,
+    WEIGHT,
     Packets,
+    Search,
     largest_curvature,
     measure,
     packet_direction,
     packet_gradient,
 )
 from sppo.exact._jit import leaf
-from sppo.exact._simd import WIDTH, differs, load, splat, store, total
+from sppo.exact._simd import WIDTH, differs, exp, load, maximum, splat, store, total, where_less
 from sppo.exact._types import Array
 
-#: Warm starts stop growing here, where every finite step has long saturated the policy.
-LARGEST_STEP = 1e100
+#: Whether C increases along the rest of the segment is asked once in so many trials.
+RISING_PERIOD = 8
 
 
-class Search(NamedTuple):
-    """How steps are searched: the rule, the first trial, the radius δ, the cutoff of the pseudo-inverse, and
-    the constants of backtracking."""
+@leaf
+def rising_until(alpha: float, packets: Packets, actions: int, n: int) -> bool:
+    """Whether MDPO's C certainly increases along θ + xs for x from 0 to α.
 
-    rule: int
-    first_step: float
-    delta: float
-    cutoff: float
-    armijo: float
-    decay: float
-    warm_start: float
-    tries: int
-    fallback: float
+    C'(x) = Σ d [Cov(u, s) + x Var(s)] under the policy at x, and the covariance falls at a rate of at most
+    range(u) Var(s). There, Var(s) is at most exp(x range(s)) times the variance at θ, and at most
+    range(s)²/4. So C'(x) ≥ Σ d [Cov(u, s) - α range(u) min(exp(α range(s)) Var(s), range(s)²/4)], both at θ.
+    """
+    slopes = splat(0.0)
+    for k in range((n + WIDTH - 1) // WIDTH):
+        base = k * actions * WIDTH
+        top = load(packets.pair, LOGITS, base)
+        for a in range(1, actions):
+            top = maximum(top, load(packets.pair, LOGITS, base + a * WIDTH))
+        mass, mean_u, mean_s = splat(0.0), splat(0.0), splat(0.0)
+        high_u, high_s, low_u, low_s = splat(-1e308), splat(-1e308), splat(1e308), splat(1e308)
+        for a in range(actions):
+            at = base + a * WIDTH
+            x, s = load(packets.pair, LOGITS, at), load(packets.pair, STEP, at)
+            u, w = x - load(packets.pair, OLD, at), exp(x - top)
+            store(packets.pair, WEIGHT, at, w)
+            mass, mean_u, mean_s = mass + w, mean_u + w * u, mean_s + w * s
+            high_u, high_s = maximum(high_u, u), maximum(high_s, s)
+            low_u, low_s = where_less(u, low_u, u, low_u), where_less(s, low_s, s, low_s)
+        mean_u, mean_s = mean_u / mass, mean_s / mass
+        covariance, variance = splat(0.0), splat(0.0)
+        for a in range(actions):
+            at = base + a * WIDTH
+            s = load(packets.pair, STEP, at) - mean_s
+            ws = load(packets.pair, WEIGHT, at) * s
+            u = load(packets.pair, LOGITS, at) - load(packets.pair, OLD, at) - mean_u
+            covariance, variance = covariance + ws * u, variance + ws * s
+        width = high_s - low_s
+        largest = splat(LARGEST_LOG_RATIO)
+        exponent = where_less(alpha * width, largest, alpha * width, largest)
+        grown, cap = exp(exponent) * variance / mass, 0.25 * width * width
+        fall = alpha * (high_u - low_u) * where_less(grown, cap, grown, cap)
+        slopes = slopes + load(packets.single, OCCUPANCY, k * WIDTH) * (covariance / mass - fall)
+    return bool(total(slopes) > 0.0)
+
+
+@leaf
+def last_outside(
+    objective: int, search: Search, alpha: float, low: int, packets: Packets, actions: int, n: int
+) -> int:
+    """The last of the trials after ``low`` with C > δ, or ``low``, by bisection where C increases with α."""
+    high = search.tries
+    while high - low > 1:
+        trial = (low + high) // 2
+        step = alpha * search.decay**trial
+        _, divergence = measure(objective, TRUST_REGION, step, packets, actions, n)
+        if divergence <= search.delta:
+            high = trial
+        else:
+            low = trial
+    return low
 
 
 @leaf
@@ -57,7 +107,8 @@ def find_step(
 
     Found by walking down, or, where the accepted steps are known to be an interval from zero, by bisection
     from ``guess``. They are for sMDPO (J is linear and C convex in θ) and for TRPO's trust region (along s =
-    A every state's J increases, and C is convex).
+    A every state's J increases, and C is convex). MDPO's trust region skips the trials that are outside of it
+    for certain.
     """
     trust = search.rule == TRUST_REGION
     interval = objective == SMDPO or (objective == TRPO and trust)
@@ -65,8 +116,13 @@ def find_step(
     # trials up to ``low`` are rejected; ``high`` is accepted, or one past the last
     low, high, stride = -1, search.tries, 1
     trial = guess if interval else 0
+    skipping = trust and objective == MDPO
     while high - low > 1:
         step = alpha * search.decay**trial
+        if skipping and trial % RISING_PERIOD == 0 and rising_until(step, packets, actions, n):
+            low = last_outside(objective, search, alpha, low, packets, actions, n)
+            trial, skipping = low + 1, False
+            continue
         new, divergence = measure(objective, search.rule, step, packets, actions, n)
         if (trust and new >= present and divergence <= search.delta) or (
             not trust and new >= present + step * slope
@@ -100,6 +156,9 @@ def search_steps(
     first_step) and accepts the first step with J not lower and C ≤ δ. Steps shrink by ``decay``; after
     ``tries`` of them the step is ``fallback``.
     """
+    if search.rule == ARMIJO:
+        armijo_steps(objective, search, steps, packets, actions, n, used)
+        return
     vectors = (n + WIDTH - 1) // WIDTH
     size = vectors * actions * WIDTH
     trust = search.rule == TRUST_REGION
