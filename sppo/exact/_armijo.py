@@ -36,7 +36,7 @@ from sppo.exact._inner import (
     Search,
     measure,
 )
-from sppo.exact._jit import leaf
+from sppo.exact._jit import inlined, leaf
 from sppo.exact._simd import WIDTH, differs, exp, load, log, maximum, splat, store, total, where_less
 from sppo.exact._types import Array
 
@@ -137,7 +137,7 @@ def concave_until(objective: int, alpha: float, packets: Packets, actions: int, 
     return not differs(excess, zero)
 
 
-@leaf
+@inlined
 def accept(alpha: float, packets: Packets, size: int) -> None:
     """θ ← θ + α step, and the gradient there becomes the step."""
     for at in range(0, size, WIDTH):
@@ -146,7 +146,7 @@ def accept(alpha: float, packets: Packets, size: int) -> None:
         store(packets.pair, STEP, at, load(packets.pair, NEXT, at))
 
 
-@leaf
+@inlined
 def armijo_step(
     objective: int,
     search: Search,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sppo.exact._armijo import armijo_steps
 from sppo.exact._evaluate import evaluate_dense
 from sppo.exact._inner import Packets, Search, fixed_steps, gather, new_packets, scatter
 from sppo.exact._jit import entry, inlined
@@ -123,10 +124,21 @@ def improve_fixed(
 def improve_search(
     objective: int, search: Search, inner_steps: int, logits: Array, buffers: Buffers, used: Array
 ) -> bool:
-    """One outer update with a line search per inner step. Returns whether θ changed."""
+    """One outer update with a search on J or in a trust region per inner step. Returns whether θ changed."""
     packets = buffers.packets
     n = gather(packets, logits, buffers.advantage, buffers.occupancy, buffers.inv_eta)
     search_steps(objective, search, inner_steps, packets, logits.shape[1], n, used)
+    return scatter(packets, n, logits)
+
+
+@inlined
+def improve_armijo(
+    objective: int, search: Search, inner_steps: int, logits: Array, buffers: Buffers, used: Array
+) -> bool:
+    """One outer update with an Armijo search on J - C/η per inner step. Returns whether θ changed."""
+    packets = buffers.packets
+    n = gather(packets, logits, buffers.advantage, buffers.occupancy, buffers.inv_eta)
+    armijo_steps(objective, search, inner_steps, packets, logits.shape[1], n, used)
     return scatter(packets, n, logits)
 
 
@@ -209,6 +221,15 @@ def run_fixed(
             return
 
 
+@inlined
+def _repeat(t: int, values: Array, used: Array) -> None:
+    """Iterations after a fixed point are the last one again."""
+    for later in range(t + 1, values.size):
+        values[later] = values[t]
+        for i in range(used.shape[1]):
+            used[later, i] = used[t, i]
+
+
 @entry
 def run_search(
     problem: Problem,
@@ -228,10 +249,33 @@ def run_search(
             set_per_state(problem.lowest_value, buffers)
         changed = improve_search(objective, search, inner_steps, logits, buffers, used[t])
         if not changed:
-            for later in range(t + 1, values.size):
-                values[later] = values[t]
-                for i in range(used.shape[1]):
-                    used[later, i] = used[t, i]
+            _repeat(t, values, used)
+            return
+
+
+@entry
+def run_armijo(
+    problem: Problem,
+    objective: int,
+    per_state: bool,
+    search: Search,
+    inner_steps: int,
+    logits: Array,
+    buffers: Buffers,
+    values: Array,
+    used: Array,
+) -> None:
+    """Algorithm 1 with an Armijo search on J - C/η in every inner step; ``used`` as in ``run_search``.
+
+    Apart from ``run_search`` because a user's first call compiles all that it could reach.
+    """
+    for t in range(values.size):
+        values[t] = _evaluate(problem, logits, buffers)
+        if per_state:
+            set_per_state(problem.lowest_value, buffers)
+        changed = improve_armijo(objective, search, inner_steps, logits, buffers, used[t])
+        if not changed:
+            _repeat(t, values, used)
             return
 
 

@@ -1,12 +1,10 @@
-"""Line searches of the inner loop, compiled: Armijo backtracking and the trust region."""
+"""Line searches of the inner loop, compiled: the trust region, and the published Armijo test on J."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from sppo.exact._armijo import armijo_steps
 from sppo.exact._inner import (
-    ARMIJO,
     LARGEST_LOG_RATIO,
     LARGEST_STEP,
     LOGITS,
@@ -25,7 +23,7 @@ from sppo.exact._inner import (
     packet_direction,
     packet_gradient,
 )
-from sppo.exact._jit import leaf
+from sppo.exact._jit import inlined, leaf
 from sppo.exact._simd import WIDTH, differs, exp, load, maximum, splat, store, total, where_less
 from sppo.exact._types import Array
 
@@ -74,7 +72,7 @@ def rising_until(alpha: float, packets: Packets, actions: int, n: int) -> bool:
     return bool(total(slopes) > 0.0)
 
 
-@leaf
+@inlined
 def last_outside(
     objective: int, search: Search, alpha: float, low: int, packets: Packets, actions: int, n: int
 ) -> int:
@@ -91,7 +89,7 @@ def last_outside(
     return low
 
 
-@leaf
+@inlined
 def find_step(
     objective: int,
     search: Search,
@@ -150,15 +148,12 @@ def search_steps(
 ) -> None:
     """``steps`` steps with a line search each; ``used`` receives the accepted step sizes.
 
-    Armijo rules follow the gradient g and accept the first α with ℓ(θ + αg) ≥ ℓ(θ) + armijo·α‖g‖², ℓ being
-    J - C/η or, by the published rule, J. The first inner step starts from ``first_step``, later ones from the
-    last accepted step times ``warm_start``. The trust region follows s = H⁺g from min(√(2δ / sᵀHs),
-    first_step) and accepts the first step with J not lower and C ≤ δ. Steps shrink by ``decay``; after
-    ``tries`` of them the step is ``fallback``.
+    The published Armijo rule follows the gradient g of J - C/η and accepts the first α with J(θ + αg) ≥
+    J(θ) + armijo·α‖g‖²; the rule on J - C/η is in :mod:`sppo.exact._armijo`. The first inner step starts from
+    ``first_step``, later ones from the last accepted step times ``warm_start``. The trust region follows
+    s = H⁺g from min(√(2δ / sᵀHs), first_step) and accepts the first step with J not lower and C ≤ δ. Steps
+    shrink by ``decay``; after ``tries`` of them the step is ``fallback``.
     """
-    if search.rule == ARMIJO:
-        armijo_steps(objective, search, steps, packets, actions, n, used)
-        return
     vectors = (n + WIDTH - 1) // WIDTH
     size = vectors * actions * WIDTH
     trust = search.rule == TRUST_REGION

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sppo.exact import _inner, _loops
-from sppo.exact._search import Search
+from sppo.exact._inner import Search
 from sppo.exact._types import Array
 from sppo.exact.mdp import TabularMDP
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
-from sppo.exact import _loops
+from sppo.exact import _inner, _loops
 from sppo.exact._types import Array
 from sppo.exact.framework import FMA
 from sppo.exact.mdp import DENSE_LIMIT, Evaluation, TabularMDP
@@ -213,9 +213,8 @@ def _run_compiled(
             used[:, 0],
         )
     else:
-        _loops.run_search(
-            problem, plan.code, plan.per_state, plan.search, inner_steps, logits, buffers, values, used
-        )
+        run = _loops.run_armijo if plan.search.rule == _inner.ARMIJO else _loops.run_search
+        run(problem, plan.code, plan.per_state, plan.search, inner_steps, logits, buffers, values, used)
 
 
 def _run_stepwise(
@@ -245,7 +244,8 @@ def _run_stepwise(
                 plan.code, plan.epsilon, plan.alpha, inner_steps, logits, buffers
             )
         else:
-            _loops.improve_search(plan.code, plan.search, inner_steps, logits, buffers, used[t])
+            improve = _loops.improve_armijo if plan.search.rule == _inner.ARMIJO else _loops.improve_search
+            improve(plan.code, plan.search, inner_steps, logits, buffers, used[t])
         if bounds is not None:
             bounds[t] = _bound(mdp, plan, evaluation, logits)
     return bounds

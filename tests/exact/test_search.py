@@ -1,4 +1,4 @@
-"""Searches that skip trials find what backtracking trial by trial finds; the reasons for skipping are true."""
+"""Searches that skip trials find what backtracking trial by trial finds, and the reasons for it are true."""
 
 import numpy as np
 import pytest
