@@ -106,6 +106,8 @@ def test_dictionaries_of_observations_go_through_upstreams_processes() -> None:
 
 def test_auto_stays_in_process_where_processes_do_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    # Threads that earlier tests left behind would forbid it.
+    monkeypatch.setattr(vec_env_module, "can_fork", lambda: True)
     monkeypatch.setattr(vec_env_module, "idle_cores", lambda: 2.0)
     assert isinstance(sppo.make_vec_env("CartPole-v1", 2), DummyVecEnv)
     busy = sppo.make_vec_env("Humanoid-v5", 4)
