@@ -39,12 +39,7 @@ class Actor:
         sizes = [int(size) for size in layout.sizes] or [layout.n_outputs]
         draws = [part.view(n_envs, -1) for part in noise.split([n_envs * size for size in sizes])]
         # As many numbers from PyTorch's generator, and in the order, as its distributions draw them.
-        name = {
-            kernels.GAUSSIAN: "normal_",
-            kernels.CATEGORICAL: "exponential_",
-            kernels.BERNOULLI: "uniform_",
-        }
-        self._draws = [getattr(part, name[layout.kind]) for part in draws]
+        self._draws = [getattr(part, _NOISE[layout.kind]) for part in draws]
         self._n_actions = len(layout.sizes) or layout.n_outputs
         space = policy.action_space
         limits = (space.low, space.high) if isinstance(space, spaces.Box) else np.zeros((2, 0))

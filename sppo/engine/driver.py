@@ -12,6 +12,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sppo.engine.collect import collect_rollout
 from sppo.engine.layout import Layout, Unsupported, describe
 from sppo.engine.memory import FlatMemory, check_optimizer
+from sppo.engine.threads import blas_threads
 from sppo.engine.update import EpochResult, UpdateSettings, check_buffer, run_update
 from sppo.engine.warmup import WARMUP
 from sppo.surrogates import Surrogate
@@ -68,4 +69,7 @@ class FastEngine:
 
     def collect(self, model: Any, env: VecEnv, *args: Any, **kwargs: Any) -> bool:
         """Collect a rollout, see :func:`sppo.engine.collect.collect_rollout`."""
-        return collect_rollout(model, lambda: self.prepare(model.policy), env, *args, **kwargs)
+        layout, _ = self.prepare(model.policy)
+        # Waiting BLAS threads would take the cores that the environments' processes need.
+        with blas_threads(layout, env.num_envs):
+            return collect_rollout(model, lambda: self.prepare(model.policy), env, *args, **kwargs)
