@@ -31,27 +31,35 @@ from typing import Literal, get_args
 
 import torch as th
 
-ClipMode = Literal["two-sided", "one-sided"]
+ClipMode = Literal["two-sided", "one-sided", "symmetric"]
 CLIP_MODES: tuple[str, ...] = get_args(ClipMode)
 
 
 def ppo(
-    log_prob: th.Tensor, old_log_prob: th.Tensor, advantage: th.Tensor, epsilon: float = math.inf
+    log_prob: th.Tensor,
+    old_log_prob: th.Tensor,
+    advantage: th.Tensor,
+    epsilon: float = math.inf,
+    symmetric: bool = False,
 ) -> th.Tensor:
     r"""PPO's clipped ratio, :math:`\min(A e^r, A\,\mathrm{clip}(e^r, 1-\epsilon, 1+\epsilon))`.
 
     The operations and their order are those of Stable-Baselines3, so that results agree bit for bit.
+    With ``symmetric`` the lower bound is :math:`1/(1+\epsilon)`, which is as far from 1 as the upper one
+    in log space.
 
     :param log_prob: :math:`\log \pi(a|s)`, any shape
     :param old_log_prob: :math:`\log \pi_t(a|s)`, same shape
     :param advantage: :math:`A^{\pi_t}(s, a)`, same shape
     :param epsilon: the clip; infinite for the plain importance-weighted objective
+    :param symmetric: bounds that are symmetric in log space
     :return: the objective per sample, same shape
     """
     ratio = th.exp(log_prob - old_log_prob)
     if math.isinf(epsilon):
         return advantage * ratio
-    return th.min(advantage * ratio, advantage * th.clamp(ratio, 1 - epsilon, 1 + epsilon))
+    lowest = 1 / (1 + epsilon) if symmetric else 1 - epsilon
+    return th.min(advantage * ratio, advantage * th.clamp(ratio, lowest, 1 + epsilon))
 
 
 def sppo(
@@ -129,7 +137,8 @@ class Surrogate:
     :param eta: the divergence's step size; ``None`` switches it off. With a clip and an ``eta`` the
         linear part is clipped and the divergence is subtracted.
     :param clip_mode: which samples the softmax representation's clip cuts, see :func:`sppo`; the direct
-        representation is always cut one-sidedly, as PPO is
+        representation is always cut one-sidedly, as PPO is, and ``"symmetric"`` gives it the softmax
+        representation's interval, see :func:`ppo`
     """
 
     use_softmax: bool = True
@@ -144,7 +153,8 @@ class Surrogate:
                 return smdpo(log_prob, old_log_prob, advantage, self.eta)
             objective = sppo(log_prob, old_log_prob, advantage, self.epsilon, self.clip_mode)
         else:
-            objective = ppo(log_prob, old_log_prob, advantage, self.epsilon)
+            symmetric = self.clip_mode == "symmetric"
+            objective = ppo(log_prob, old_log_prob, advantage, self.epsilon, symmetric)
         if self.eta is None:
             return objective
         return objective - self.divergence(log_prob, old_log_prob) / self.eta
@@ -161,4 +171,13 @@ class Surrogate:
             bound = math.log1p(self.epsilon)
             return log_ratio > bound, log_ratio < -bound
         excess = th.exp(log_ratio) - 1
-        return excess > self.epsilon, excess < -self.epsilon
+        below, above = self.ratio_bounds
+        return excess > above, excess < -below
+
+    @property
+    def ratio_bounds(self) -> tuple[float, float]:
+        """How far under and how far over 1 the direct representation's ratio may lie."""
+        epsilon = float(self.epsilon)
+        if self.clip_mode == "symmetric" and not math.isinf(epsilon):
+            return epsilon / (1 + epsilon), epsilon
+        return epsilon, epsilon

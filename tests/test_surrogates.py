@@ -16,6 +16,7 @@ LOG_BOUND = math.log(1.5)
 #: Every cell of the table, and the combinations of clip and divergence.
 CELLS = {
     "ppo": Surrogate(use_softmax=False, epsilon=EPSILON),
+    "ppo-symmetric": Surrogate(use_softmax=False, epsilon=EPSILON, clip_mode="symmetric"),
     "sppo-two-sided": Surrogate(epsilon=EPSILON),
     "sppo-one-sided": Surrogate(epsilon=EPSILON, clip_mode="one-sided"),
     "mdpo": Surrogate(use_softmax=False, eta=ETA),
@@ -48,6 +49,9 @@ UP, DOWN = [3.0] * 4, [-3.0] * 4
         # PPO cuts a ratio only where the objective would grow.
         ("ppo", UP, [4.5, 3.75, 2.4, 1.2], [0.0, 3.75, 2.4, 1.2]),
         ("ppo", DOWN, [-6.0, -3.75, -2.4, -1.5], [-6.0, -3.75, -2.4, 0.0]),
+        # With symmetric bounds the lowest ratio is 2/3 instead of 1/2.
+        ("ppo-symmetric", UP, [4.5, 3.75, 2.4, 1.2], [0.0, 3.75, 2.4, 1.2]),
+        ("ppo-symmetric", DOWN, [-6.0, -3.75, -2.4, -2.0], [-6.0, -3.75, -2.4, 0.0]),
         # Two-sided sPPO: nothing moves a sample that is outside.
         (
             "sppo-two-sided",
@@ -169,6 +173,9 @@ def test_outside_counts_both_sides() -> None:
     above, below = Surrogate(use_softmax=False, epsilon=EPSILON).outside(log_ratio, th.zeros(6))
     assert above.tolist() == [True, False, False, False, False, False]
     assert below.tolist() == [False, False, False, False, False, True]
+    symmetric = CELLS["ppo-symmetric"].outside(log_ratio, th.zeros(6))
+    assert symmetric[0].tolist() == above.tolist()
+    assert symmetric[1].tolist() == [False, False, False, False, True, True]
 
 
 def test_two_sided_is_the_printed_formula() -> None:

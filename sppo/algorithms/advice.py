@@ -100,7 +100,7 @@ def _clip(model: Any) -> str | None:
     epsilon = max(clips)
     if math.isinf(epsilon):
         return None
-    if not model.use_softmax and epsilon >= 1.0:
+    if not model.use_softmax and model.clip_mode != "symmetric" and epsilon >= 1.0:
         return (
             f"clip_range={epsilon:g} puts PPO's lower bound, 1 - clip_range, at or below zero, so that it "
             "cuts nothing: write clip_range=0.2, say"

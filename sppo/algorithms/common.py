@@ -48,8 +48,9 @@ class SurrogateAlgorithm(SafeLoading):
     :param use_softmax: linearise the log-ratio (sPPO, sMDPO) instead of the ratio (PPO, MDPO)
     :param eta: step size of the divergence from the old policy, or a function of the remaining
         progress; ``None`` leaves the divergence out
-    :param clip_mode: which samples sPPO's clip cuts, see :func:`sppo.surrogates.sppo`; without effect
-        when ``use_softmax=False``, since PPO's clip is one-sided by definition
+    :param clip_mode: which samples sPPO's clip cuts, see :func:`sppo.surrogates.sppo`. PPO's clip is
+        one-sided by definition: for it only ``"symmetric"`` makes a difference, which raises its lower
+        bound from ``1 - clip_range`` to ``1 / (1 + clip_range)``
     :param engine: ``"auto"`` collects and updates in compiled code where :mod:`sppo.engine` covers the
         model and with PyTorch elsewhere, as well as for upstream's own surrogate (``use_softmax=False``
         without ``eta``), whose weights stay upstream's bit for bit unless ``"fast"`` is asked for;
@@ -121,6 +122,11 @@ class SurrogateAlgorithm(SafeLoading):
         if self.clip_mode not in CLIP_MODES:
             options = " or ".join(f'clip_mode="{mode}"' for mode in CLIP_MODES)
             raise ValueError(f"unknown clip_mode={self.clip_mode!r}: write {options}")
+        if self.clip_mode == "symmetric" and self.use_softmax:
+            raise ValueError(
+                'clip_mode="symmetric" is an option of PPO: sPPO\'s interval is symmetric in log space '
+                'already, write clip_mode="one-sided" to cut it as PPO does, or use_softmax=False'
+            )
         clip, eta = _constant(self.clip_range), _constant(self.eta)
         if clip is not None and not clip > 0:
             raise ValueError(
@@ -264,7 +270,8 @@ class SurrogateAlgorithm(SafeLoading):
 
     def _wants_fast_engine(self) -> bool:
         """Whether compiled code is to be tried: for upstream's own surrogate only on request."""
-        if self.engine != "auto" or self.use_softmax or self.eta is not None:
+        upstreams = not self.use_softmax and self.eta is None and self.clip_mode != "symmetric"
+        if self.engine != "auto" or not upstreams:
             return self.engine != "reference"
         if self.verbose >= 1 and not self._fallback_told:
             print(

@@ -28,8 +28,9 @@ class SPPO(Checkpointable, SurrogateAlgorithm, PPO):
     :param eta: step size of the divergence from the old policy (smaller keeps closer), or a function of
         the remaining progress (from 1 to 0); ``None`` leaves the divergence out
     :param clip_mode: ``"two-sided"`` (the printed formula) gives a sample outside the clip's interval
-        no gradient; ``"one-sided"`` cuts it only where it would move further out, as PPO does. Without
-        effect when ``use_softmax=False``.
+        no gradient; ``"one-sided"`` cuts it only where it would move further out, as PPO does.
+        With ``use_softmax=False`` both are PPO's own clip, and ``"symmetric"`` is PPO with the ratio
+        between ``1 / (1 + clip_range)`` and ``1 + clip_range``.
     :param engine: ``"auto"`` trains in compiled code where it can, several times faster and with the
         same result to float32 rounding per update, and otherwise (as well as for PPO proper) with
         PyTorch; ``"reference"`` always uses PyTorch; ``"fast"`` insists on compiled code and says why

@@ -69,8 +69,9 @@ class Objective(NamedTuple):
 
     use_softmax: bool
     two_sided: bool
-    epsilon: float
-    bound: float  # log(1 + epsilon)
+    below: float  # how far under 1 and
+    above: float  # over 1 the direct representation's ratio may lie
+    bound: float  # how far from 0 the softmax representation's log-ratio may lie
     inverse_eta: float
     clip_range_vf: float
     ent_coef: float
@@ -227,25 +228,26 @@ def _bernoulli(out: Any, action: Any, score: Any, d_entropy: Any) -> tuple[Any, 
 
 
 @_inline
-def _clip(x: Any, limit: Any) -> Any:
-    x = limit if x > limit else x
-    return -limit if x < -limit else x
+def _clip(x: Any, low: Any, high: Any) -> Any:
+    x = high if x > high else x
+    return low if x < low else x
 
 
 @_inline
 def _surrogate(objective: Any, log_ratio: Any, advantage: Any) -> tuple[Any, Any, Any]:
     """Objective, its derivative by the log-ratio, and the divergence of one sample (float64)."""
     if objective.use_softmax:
-        clipped = _clip(log_ratio, objective.bound)
+        clipped = _clip(log_ratio, -objective.bound, objective.bound)
         value, slope = advantage * log_ratio, advantage
         cut = abs(log_ratio) > objective.bound
         divergence, d_divergence = -log_ratio, -1.0
     else:
         ratio = np.exp(log_ratio)
-        clipped = 1.0 + _clip(ratio - 1.0, objective.epsilon)
+        excess = ratio - 1.0
+        clipped = 1.0 + _clip(excess, -objective.below, objective.above)
         value, slope = advantage * ratio, advantage * ratio
-        cut = abs(ratio - 1.0) > objective.epsilon
-        divergence, d_divergence = ratio * log_ratio - (ratio - 1.0), ratio * log_ratio
+        cut = excess > objective.above or excess < -objective.below
+        divergence, d_divergence = ratio * log_ratio - excess, ratio * log_ratio
     if cut and (objective.two_sided or advantage * clipped < value):
         value, slope = advantage * clipped, 0.0
     value -= objective.inverse_eta * divergence if objective.inverse_eta > 0.0 else 0.0
@@ -316,7 +318,7 @@ def _loss(
         _measure(objective, measured, value, np.float64(entropy), log_ratio, divergence)
         change = np.float64(values[b]) - np.float64(old_values[i])
         limit = objective.clip_range_vf
-        error = old_values[i] + _clip(change, limit) - returns[i]
+        error = old_values[i] + _clip(change, -limit, limit) - returns[i]
         measured[2] += error * error
         inside = change <= limit and change >= -limit
         d_values[b] = np.float32(2.0 * objective.vf_coef * error / count) if inside else _ZERO
@@ -335,9 +337,10 @@ def _measure(
     excess = np.exp(log_ratio) - 1.0
     measured[4] += excess - log_ratio
     distance = log_ratio if objective.use_softmax else excess
-    limit = objective.bound if objective.use_softmax else objective.epsilon
-    measured[5] += 1.0 if distance > limit else 0.0
-    measured[6] += 1.0 if distance < -limit else 0.0
+    above = objective.bound if objective.use_softmax else objective.above
+    below = objective.bound if objective.use_softmax else objective.below
+    measured[5] += 1.0 if distance > above else 0.0
+    measured[6] += 1.0 if distance < -below else 0.0
     measured[7] += abs(log_ratio)
     measured[8] = abs(log_ratio) if abs(log_ratio) > measured[8] else measured[8]
     measured[9] += divergence

@@ -34,10 +34,12 @@ class UpdateSettings:
     def objective(self) -> kernels.Objective:
         """The numbers as the kernel takes them, with infinity for what is off."""
         surrogate = self.surrogate
+        below, above = surrogate.ratio_bounds
         return kernels.Objective(
             use_softmax=bool(surrogate.use_softmax),
             two_sided=bool(surrogate.use_softmax and surrogate.clip_mode == "two-sided"),
-            epsilon=float(surrogate.epsilon),
+            below=below,
+            above=above,
             bound=math.log1p(surrogate.epsilon),
             inverse_eta=0.0 if surrogate.eta is None else 1.0 / float(surrogate.eta),
             clip_range_vf=math.inf if self.clip_range_vf is None else float(self.clip_range_vf),

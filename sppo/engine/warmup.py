@@ -68,7 +68,7 @@ def compile_update() -> None:
         [[-1, 1, 1, 1, 2, kernels.IDENTITY, 0, 0], [-1, 1, 1, 3, 4, kernels.IDENTITY, 1, 0]], np.int64
     )
     objective = kernels.Objective(
-        *(True, True, 0.2, math.log(1.2), 0.0, math.inf, 0.0, 0.5, True, math.inf),
+        *(True, True, 0.2, 0.2, math.log(1.2), 0.0, math.inf, 0.0, 0.5, True, math.inf),
     )
     adam = kernels.Adam(1e-3, 0.9, 0.999, 1e-5, 0.0, 0.5)
 

@@ -51,7 +51,8 @@ def predicted_seconds(run: RunConfig) -> float:
     passes = int(parameters.get("n_epochs", parameters.get("n_critic_updates", 10)))
     minibatches = passes * run.batch / int(parameters["batch_size"])
     # As the algorithm decides: "auto" keeps upstream's own surrogate on upstream's loop.
-    auto_slow = not parameters.get("use_softmax", True) and parameters.get("eta") is None
+    upstreams = not parameters.get("use_softmax", True) and parameters.get("clip_mode") != "symmetric"
+    auto_slow = upstreams and parameters.get("eta") is None
     engine = parameters.get("engine", "reference")
     slow = engine == "reference" or (engine == "auto" and auto_slow)
     update = _UPDATE["reference" if slow else "fast"]

@@ -76,7 +76,11 @@ SPPO_PARAMETERS = {
     "eta": Parameter(
         "schedule", "step size of the divergence from the old policy", low=0, above=True, nullable=True
     ),
-    "clip_mode": Parameter("choice", "which samples sPPO's clip cuts", choices=("two-sided", "one-sided")),
+    "clip_mode": Parameter(
+        "choice",
+        "which samples sPPO's clip cuts; symmetric: PPO with sPPO's interval",
+        choices=("two-sided", "one-sided", "symmetric"),
+    ),
     "engine": Parameter("choice", "update loop", choices=("auto", "reference", "fast")),
 }
 
@@ -218,6 +222,8 @@ def check_together(cls: str, parameters: Mapping[str, Any], sizes: Mapping[str, 
         raise ValueError(
             f"batch_size = {parameters['batch_size']} does not divide n_steps x n_envs = {batch} transitions"
         )
+    if cls == "sppo" and parameters["use_softmax"] and parameters["clip_mode"] == "symmetric":
+        raise ValueError('clip_mode = "symmetric" is an option of PPO: set use_softmax = false')
     if cls == "sppo" and parameters.get("clip_range") is None and parameters.get("eta") is None:
         raise ValueError(
             'with clip_range = "none", set eta: nothing else keeps the policy close to the old one'

@@ -89,12 +89,13 @@ def configuration(args: Mapping[str, Any]) -> RunConfig:
 
 
 def label(parameters: Mapping[str, Any]) -> str:
-    """The usual name of the algorithm with these parameters: ppo, sppo, sppo-one-sided, mdpo or smdpo."""
+    """The usual name of the algorithm with these parameters: ppo, sppo, sppo-one-sided, mdpo, smdpo, ..."""
     name = ("s" if parameters["use_softmax"] else "") + (
         "mdpo" if parameters.get("clip_range") is None else "ppo"
     )
-    one_sided = name == "sppo" and parameters.get("clip_mode") == "one-sided"
-    return name + ("-one-sided" if one_sided else "")
+    modes = {"sppo": "one-sided", "ppo": "symmetric"}
+    mode = parameters.get("clip_mode")
+    return name + (f"-{mode}" if mode == modes.get(name) else "")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -88,6 +88,7 @@ def test_actions_out_of_scale() -> None:
         ({"clip_range": 0.8, "clip_mode": "one-sided"}, None),
         ({"clip_range": 0.8, "use_softmax": False}, None),
         ({"clip_range": 1.0, "use_softmax": False}, "lower bound"),
+        ({"clip_range": 1.0, "use_softmax": False, "clip_mode": "symmetric"}, None),
         ({"clip_range": None, "eta": 1.0}, None),
         ({"clip_range": 0.2}, None),
     ],

@@ -284,6 +284,7 @@ def test_logged_log_ratio_matches_the_policies() -> None:
         ({"clip_range": -0.2}, "clip_range=None"),
         ({"clip_range": None}, "neither a clip nor eta"),
         ({"clip_mode": "both"}, 'clip_mode="two-sided" or clip_mode="one-sided"'),
+        ({"clip_mode": "symmetric"}, "use_softmax=False"),
     ],
 )
 def test_bad_parameters_say_what_to_write(

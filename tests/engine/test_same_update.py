@@ -35,6 +35,7 @@ SURROGATES: dict[str, dict[str, Any]] = {
     "sppo+eta": {"eta": 0.5},
     "sppo-one-sided+eta": {"eta": 2.0, "clip_mode": "one-sided"},
     "ppo": {"use_softmax": False},
+    "ppo-symmetric": {"use_softmax": False, "clip_mode": "symmetric"},
     "mdpo": {"use_softmax": False, "clip_range": None, "eta": 0.5},
     "ppo+eta": {"use_softmax": False, "eta": 0.5},
 }
