@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
@@ -106,14 +107,16 @@ class SurrogateAlgorithm(SafeLoading):
         if self.engine not in ENGINES:
             options = ", ".join(f'engine="{name}"' for name in ENGINES)
             raise ValueError(f"unknown engine={self.engine!r}: write one of {options}")
+        setup: AbstractContextManager[None] = nullcontext()
         if self._wants_fast_engine() and self.policy_class.__name__ in FAST_POLICIES:
             # Before the policy is made, which leaves time to compile meanwhile.
-            self._make_engine()
+            setup = self._make_engine().lean_setup()
         if self.clip_range is None:
             # Upstream wants a number here: an infinite clip cuts nothing, and a model saved with it
             # still loads in the upstream class.
             self.clip_range = math.inf
-        super()._setup_model()
+        with setup:
+            super()._setup_model()
         if self.eta is not None:
             self.eta = FloatSchedule(self.eta)
 

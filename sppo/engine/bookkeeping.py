@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-_exact = njit(error_model="numpy", nogil=True, cache=True)
-_inline = njit(error_model="numpy", nogil=True)
+_OPTIONS: Any = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
+_exact = njit(**_OPTIONS, cache=True)
+_inline = njit(**{**_OPTIONS, "no_cpython_wrapper": True})
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch as th
@@ -11,6 +12,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.engine.collect import collect_rollout
 from sppo.engine.layout import Layout, Unsupported, describe
+from sppo.engine.lean import optimizers_without_compiler
 from sppo.engine.memory import FlatMemory, check_optimizer
 from sppo.engine.threads import blas_threads
 from sppo.engine.update import EpochResult, UpdateSettings, check_buffer, run_update
@@ -27,6 +29,11 @@ class FastEngine:
         self._memory: FlatMemory | None = None
         self._layout: Layout | None = None
         WARMUP.start()
+
+    @staticmethod
+    def lean_setup() -> AbstractContextManager[None]:
+        """Make the policy in this, see :mod:`sppo.engine.lean`."""
+        return optimizers_without_compiler()
 
     def prepare(self, policy: th.nn.Module) -> tuple[Layout, FlatMemory]:
         """The policy's layout and memory; raises :class:`Unsupported` if it is not covered."""

@@ -35,8 +35,10 @@ N_MEASUREMENTS = 10
 
 # No assumption that numbers are finite: a NaN must arrive at the gradient's norm to be noticed there.
 _FAST = {"contract", "reassoc", "arcp", "nsz", "afn"}
-_inline = njit(fastmath=_FAST, error_model="numpy", nogil=True)
-_entry = njit(fastmath=_FAST, error_model="numpy", nogil=True, cache=True)
+_OPTIONS: Any = {"fastmath": _FAST, "error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
+_entry = njit(**_OPTIONS, cache=True)
+# Called from compiled code only: what Python would need to call them takes time to compile.
+_inline = njit(**{**_OPTIONS, "no_cpython_wrapper": True})
 
 _ZERO, _ONE, _HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
 _HALF_LOG_TWO_PI = np.float32(0.9189385332046727)
@@ -101,7 +103,7 @@ def _tanh(x: Any) -> Any:
     return x * (p / q)
 
 
-@_inline
+@njit(**_OPTIONS)
 def tanh_of(values: Any) -> Any:
     """The networks' tanh of each element of a flat float32 array."""
     out = np.empty_like(values)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
+from sppo.engine.forking import start_context
 from sppo.engine.infos import InfoCodec
 from sppo.engine.workers import (
     MESSAGE,
@@ -25,7 +26,6 @@ from sppo.engine.workers import (
     EnvFn,
     available_processes,
     give_way,
-    start_context,
     start_worker,
 )
 

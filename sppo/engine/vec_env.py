@@ -13,8 +13,9 @@ from gymnasium import spaces
 from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
+from sppo.engine.forking import can_fork
 from sppo.engine.shared_vec_env import SharedVecEnv
-from sppo.engine.workers import available_processes, can_fork, idle_cores, keeps_order_of_writes
+from sppo.engine.workers import available_processes, idle_cores, keeps_order_of_writes
 
 Backend = Literal["auto", "gymnasium", "envpool", "subproc"]
 BACKENDS: tuple[str, ...] = get_args(Backend)

@@ -2,21 +2,26 @@
 
 Numba keeps compiled code on disk, so this happens once per machine and version. The kernel is the same
 whichever process compiles it; should the other one fail, this one compiles it itself when it needs it.
-Run as a module, this file is that other process.
+Where forking is safe the other process is a copy of this one, which starts at once and shares its memory;
+elsewhere it runs this file as a module.
 """
 
 from __future__ import annotations
 
 import glob
 import math
+import multiprocessing as mp
 import os
+import signal
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 from numba import config
 
 from sppo.engine import kernels
+from sppo.engine.forking import can_fork, quiet_start
 
 #: far more than a slow machine needs
 PATIENCE_SECONDS = 120.0
@@ -26,31 +31,55 @@ class Warmup:
     """A compilation that may be under way in another process."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Any = None
 
     def start(self) -> None:
         """Begin, unless the kernel is on disk already."""
-        if self._process is None and not config.DISABLE_JIT and not is_compiled():  # type: ignore[attr-defined]
-            command = [sys.executable, "-m", "sppo.engine.warmup"]
-            try:
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-                )
-            except OSError:
-                return
+        if self._process is not None or config.DISABLE_JIT or is_compiled():  # type: ignore[attr-defined]
+            return
+        try:
+            self._process = _fork() if can_fork() else _spawn()
+        except OSError:
+            return
 
     def wait(self) -> None:
         """Wait for the end, so that the kernel is read from disk instead of compiled twice."""
-        if self._process is not None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        if isinstance(process, subprocess.Popen):
             try:
-                self._process.wait(PATIENCE_SECONDS)
+                process.wait(PATIENCE_SECONDS)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-            self._process = None
+                process.kill()
+        else:
+            process.join(PATIENCE_SECONDS)
+            process.kill()
 
 
 #: one for all models of the process
 WARMUP = Warmup()
+
+
+def _fork() -> Any:
+    process = mp.get_context("fork").Process(target=_compile_quietly, daemon=True)
+    quiet_start(process)
+    return process
+
+
+def _spawn() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "sppo.engine.warmup"]
+    nothing = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
+
+
+def _compile_quietly() -> None:
+    """The copy's life; what goes wrong here is told, if it matters, by the process that waits for it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        compile_update()
+    except Exception:
+        os._exit(1)
 
 
 def is_compiled() -> bool:
@@ -58,7 +87,7 @@ def is_compiled() -> bool:
     kernel = kernels.run_epoch
     if kernel.signatures:
         return True
-    folder = kernel._cache.cache_path  # type: ignore[attr-defined]
+    folder = kernel._cache.cache_path
     return bool(glob.glob(os.path.join(glob.escape(folder), "kernels.run_epoch-*.nbi")))
 
 

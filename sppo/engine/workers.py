@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import platform
 import signal
-import sys
-import threading
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +16,7 @@ from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
+from sppo.engine.forking import quiet_start
 from sppo.engine.infos import InfoCodec
 
 EnvFn = Callable[[], gym.Env]
@@ -162,16 +159,6 @@ def keeps_order_of_writes() -> bool:
     return platform.machine().lower() in ("x86_64", "amd64")
 
 
-def can_fork() -> bool:
-    """Whether a copy of this process is safe to make: on Linux, while Python runs one thread."""
-    return sys.platform == "linux" and threading.active_count() == 1
-
-
-def start_context() -> Any:
-    """How to start workers: by forking (at once, sharing memory) where that is safe."""
-    return mp.get_context("fork" if can_fork() else "spawn")
-
-
 def start_worker(
     context: Any, fns: Sequence[EnvFn], first: int, worker: int, raw: Any, space: Any
 ) -> tuple[Any, Any, Any]:
@@ -180,10 +167,7 @@ def start_worker(
     bell = context.Semaphore(0)
     args = (CloudpickleWrapper(list(fns)), first, worker, raw, space, there, bell, os.getpid())
     process = context.Process(target=_work, args=args, daemon=True)
-    with warnings.catch_warnings():
-        # Python 3.12 warns of forks beside the idle threads of BLAS; the child only steps environments.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        process.start()
+    quiet_start(process)
     there.close()
     return process, here, bell
 

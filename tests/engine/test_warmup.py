@@ -7,11 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CODE = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from engine_models import flat, make_model
 from sppo.engine import kernels, warmup
+if sys.argv[2] == "spawn":
+    warmup.can_fork = lambda: False
 model = make_model(engine="fast", n_epochs=2)
 started = warmup.WARMUP._process is not None
 model.learn(288)
@@ -21,19 +25,21 @@ print(started, hits, float(abs(flat(model.policy)).sum()))
 """
 
 
-def run(cache: Path) -> list[str]:
+def run(cache: Path, start: str) -> list[str]:
     here = str(Path(__file__).parent)
     env = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", CODE, here], env=env, capture_output=True, text=True, timeout=300, check=False
-    )
+        [sys.executable, "-c", CODE, here, start],
+        env=env, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
 
-def test_cold_and_warm_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_cold_and_warm_start(tmp_path: Path, start: str) -> None:
     """Both read the kernel from disk, the cold start after another process has put it there."""
-    cold, warm = run(tmp_path), run(tmp_path)
+    cold, warm = run(tmp_path, start), run(tmp_path, start)
     assert cold[:2] == ["True", "1"]
     assert warm[:2] == ["False", "1"]
     assert cold[2] == warm[2]
