@@ -6,8 +6,10 @@ per turn, so that a busy moment of the machine hits all of them. Run on an other
     bash benchmarks/sbx_venv.sh                      # once, for the SBX column
     python benchmarks/training_speed.py              # everything, about an hour on 2 cores
     python benchmarks/training_speed.py --only headline learn
+    python benchmarks/training_speed.py --only headline learn memory --repeats 3
 
-Writes ``benchmarks/results/speed/<part>.json`` (all times) and ``speed.md`` (the tables).
+Writes ``benchmarks/results/speed/<part>.json`` (all times of all repeats; ratios are of the last one's
+medians) and ``speed.md`` (the tables).
 """
 
 from __future__ import annotations
@@ -233,6 +235,43 @@ def table(part: str, rows: list[Row]) -> str:
     return head + body
 
 
+def ratios(part: str, rows: list[Row]) -> dict[str, float]:
+    """How many times longer each peer takes than sppo, and how many megabytes sppo takes beyond SB3."""
+    if part == "memory":
+        peaks = rows[0]["megabytes"]
+        return {f"{name}, MB beyond sb3": peaks[name] - peaks["sb3"] for name in peaks if "sppo" in name}
+    found = {}
+    if part == "learn":
+        medians = rows[0]["median_s"]
+        for start in ("first run", "later run"):
+            for peer in (name for name in medians if "sppo" not in name):
+                found[f"learn, {start}, against {peer}"] = medians[peer] / medians[f"sppo {start}"]
+        return found
+    for row in rows:
+        for phase in ("update", "iteration"):
+            values = {program: phases[phase] for program, phases in row["median_ms"].items()}
+            for peer in (name for name in values if name != "sppo"):
+                found[f"{row['case']['name']}, {phase}, against {peer}"] = values[peer] / values["sppo"]
+    return found
+
+
+def repeats_table() -> str:
+    """Markdown: the ratios of each of several runs in a row, for the parts that have them."""
+    body, most = "", 0
+    for part in PARTS:
+        path = RESULTS / f"{part}.json"
+        runs = json.loads(path.read_text()).get("runs", []) if path.exists() else []
+        found = [ratios(part, run["rows"]) for run in runs] if len(runs) > 1 else []
+        most = max(most, len(found))
+        for name in found[0] if found else ():
+            digits = ".0f" if part == "memory" else ".2f"
+            body += f"| {name} | " + " | ".join(f"{one[name]:{digits}}" for one in found) + " |\n"
+    if not body:
+        return ""
+    head = "| | " + " | ".join(f"run {number}" for number in range(1, most + 1)) + " |\n"
+    return f"\n## Runs in a row\n\n{head}{'| --- ' * (most + 1)}|\n{body}"
+
+
 def describe_machine(sbx_python: str) -> dict[str, Any]:
     """What the numbers depend on."""
     packages = ("torch", "stable-baselines3", "gymnasium", "mujoco", "numpy", "scipy", "numba")
@@ -253,7 +292,6 @@ def describe_machine(sbx_python: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: version(name) for name in packages},
         "sbx-rl, jax": sbx,
-        "load average at the start": os.getloadavg(),
     }
 
 
@@ -276,8 +314,9 @@ def write_tables() -> None:
             continue
         data = json.loads(path.read_text())
         machine = data["machine"]
-        text += f"\n## {titles[part]}\n\n{table(part, data['rows'])}\n"
+        text += f"\n## {titles[part]}\n\n{table(part, data['runs'][-1]['rows'])}\n"
         text += f"*{data['command']}; {machine['cores']} cores of {machine['processor']}.*\n"
+    text += repeats_table()
     (RESULTS / "speed.md").write_text(text)
     print(text)
 
@@ -289,6 +328,7 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to measure")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each program per row")
+    parser.add_argument("--repeats", type=int, default=1, help="runs of all that in a row")
     parser.add_argument("--learn-steps", type=int, default=100_000)
     parser.add_argument("--sbx-python", default=str(ROOT / ".venv-sbx" / "bin" / "python"))
     options = parser.parse_args()
@@ -299,21 +339,25 @@ def main() -> None:
         print("No SBX environment, so no SBX column: bash benchmarks/sbx_venv.sh makes one.")
     machine = describe_machine(options.sbx_python)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    for part in options.only:
-        if part == "learn":
-            rows = run_learn(programs, options)
-        elif part == "memory":
-            rows = run_memory(programs, options)
-        else:
-            stepping = part == "stepping"
-            cases = {"headline": HEADLINE, "environments": ENVIRONMENTS, "sweep": SWEEP}.get(
-                part, HEADLINE[:1]
-            )
-            rows = run_cases(cases, ["sppo", "sb3", *VARIANTS] if stepping else programs, options)
-        line = f"python benchmarks/training_speed.py --only {part} --rounds {options.rounds}"
-        data = {"command": line, "machine": machine, "rows": rows}
-        (RESULTS / f"{part}.json").write_text(json.dumps(data, indent=1) + "\n")
+    runs: dict[str, list[dict[str, Any]]] = {part: [] for part in options.only}
+    for _ in range(options.repeats):
+        for part in options.only:
+            start = {"load average": os.getloadavg()}
+            runs[part].append({**start, "rows": measure(part, programs, options)})
+            line = f"python benchmarks/training_speed.py --only {part} --rounds {options.rounds}"
+            line += f" --repeats {options.repeats}" if options.repeats > 1 else ""
+            data = {"command": line, "machine": machine, "runs": runs[part]}
+            (RESULTS / f"{part}.json").write_text(json.dumps(data, indent=1) + "\n")
     write_tables()
+
+
+def measure(part: str, programs: list[str], options: argparse.Namespace) -> list[Row]:
+    """One run of one part."""
+    if part == "learn":
+        return run_learn(programs, options)
+    if part == "memory":
+        return run_memory(programs, options)
+    return run_cases(CASES[part], ["sppo", "sb3", *VARIANTS] if part == "stepping" else programs, options)
 
 
 if __name__ == "__main__":
