@@ -8,8 +8,8 @@ per turn, so that a busy moment of the machine hits all of them. Run on an other
     python benchmarks/training_speed.py --only headline learn
     python benchmarks/training_speed.py --only headline learn memory --repeats 3
 
-Writes ``benchmarks/results/speed/<part>.json`` (all times of all repeats; ratios are of the last one's
-medians) and ``speed.md`` (the tables).
+Writes ``benchmarks/results/speed/<part>.json`` (all times) and ``speed.md`` (the tables: medians over all
+repeats, the highest peak of memory, and the ratios of each repeat).
 """
 
 from __future__ import annotations
@@ -255,6 +255,27 @@ def ratios(part: str, rows: list[Row]) -> dict[str, float]:
     return found
 
 
+def pooled(part: str, runs: list[dict[str, Any]]) -> list[Row]:
+    """The rows of several runs as one: medians over all times, the highest peaks."""
+    first = runs[0]["rows"]
+    if part == "memory":
+        peaks = [run["rows"][0]["megabytes"] for run in runs]
+        return [{**first[0], "megabytes": {name: max(one[name] for one in peaks) for name in peaks[0]}}]
+    if part == "learn":
+        times = [run["rows"][0]["seconds"] for run in runs]
+        medians = {name: float(np.median([t for one in times for t in one[name]])) for name in times[0]}
+        return [{**first[0], "median_s": medians}]
+    rows = []
+    for index, row in enumerate(first):
+        times = [run["rows"][index]["seconds"] for run in runs]
+        together = {
+            program: {phase: [turn for one in times for turn in one[program][phase]] for phase in phases}
+            for program, phases in times[0].items()
+        }
+        rows.append({**row, "median_ms": summarize(together)})
+    return rows
+
+
 def repeats_table() -> str:
     """Markdown: the ratios of each of several runs in a row, for the parts that have them."""
     body, most = "", 0
@@ -314,7 +335,7 @@ def write_tables() -> None:
             continue
         data = json.loads(path.read_text())
         machine = data["machine"]
-        text += f"\n## {titles[part]}\n\n{table(part, data['runs'][-1]['rows'])}\n"
+        text += f"\n## {titles[part]}\n\n{table(part, pooled(part, data['runs']))}\n"
         text += f"*{data['command']}; {machine['cores']} cores of {machine['processor']}.*\n"
     text += repeats_table()
     (RESULTS / "speed.md").write_text(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import multiprocessing as mp
 import sys
@@ -21,15 +22,20 @@ def start_context() -> Any:
 
 
 def quiet_start(process: Any) -> None:
-    """Start a process of ``multiprocessing``, as a lean one if it is a fork of this one.
+    """Start a process of ``multiprocessing``, as a lean one if it is a fork of this one."""
+    if can_fork():
+        _keep_shared()
+    with warnings.catch_warnings():
+        # Python 3.12 warns of forks beside the idle threads of BLAS; the child does not use them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
 
-    The child's garbage collector leaves alone what it inherits: its marks would unshare the memory.
+
+@functools.cache
+def _keep_shared() -> None:
+    """Keep what exists now, modules mostly, from the garbage collectors of this process and its forks.
+
+    Their marks would unshare the memory, some 20 MB. Once per process, because what is kept from them is
+    freed only if it is in no cycle: a second time might keep a model.
     """
     gc.freeze()
-    try:
-        with warnings.catch_warnings():
-            # Python 3.12 warns of forks beside the idle threads of BLAS; the child does not use them.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            process.start()
-    finally:
-        gc.unfreeze()

@@ -18,7 +18,7 @@ import sys
 from typing import Any
 
 import numpy as np
-from numba import config
+from numba import config, types
 
 from sppo.engine import kernels
 from sppo.engine.forking import can_fork, quiet_start
@@ -62,6 +62,9 @@ WARMUP = Warmup()
 
 
 def _fork() -> Any:
+    # What both processes need, with Numba's tables that the first compilation fills: once, and shared.
+    flat = types.Array(types.float32, 1, "C")
+    kernels.forward.compile((types.Array(types.int64, 2, "C"), flat, flat, flat, flat, types.int64))
     process = mp.get_context("fork").Process(target=_compile_quietly, daemon=True)
     quiet_start(process)
     return process

@@ -63,6 +63,8 @@ class Cell:
     label: str
     setting: Setting
     runs: tuple[Run, ...]
+    #: entries of the configuration, beside the axes, that set this label apart from its algorithm's others
+    varied: tuple[str, ...] = ()
 
     @cached_property
     def completed(self) -> tuple[Run, ...]:
@@ -118,7 +120,10 @@ def build_cells(study: Study) -> list[Cell]:
         first = runs[0]
         label = _label(first.config, variants.get(first.algorithm, ()))
         groups[first.env, label, setting_of(first.config)] += runs
-    cells = [Cell(*key, tuple(sorted(runs, key=lambda run: run.seed))) for key, runs in groups.items()]
+    cells = [
+        Cell(*key, tuple(sorted(runs, key=lambda run: run.seed)), variants.get(runs[0].algorithm, ()))
+        for key, runs in groups.items()
+    ]
     environments = {env: index for index, env in enumerate(order_environments(cell.env for cell in cells))}
     labels = {label: index for index, label in enumerate(order_labels(cell.label for cell in cells))}
     cells.sort(key=lambda c: (environments[c.env], c.setting.sort_key(), labels[c.label]))

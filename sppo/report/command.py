@@ -14,6 +14,7 @@ from sppo.report.html import report_page
 from sppo.report.load import Study, load_study
 from sppo.report.provenance import collect, installed, shown_path
 from sppo.report.published import write_runs
+from sppo.report.rerun import publish_study_file
 from sppo.report.selection import Selection, add_selection
 from sppo.report.statistics import CONFIDENCE, RESAMPLES
 from sppo.report.style import require_matplotlib, write_sheet
@@ -37,11 +38,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         baselines=args.baseline or BASELINES,
         tensorboard_seeds=args.tensorboard_seeds,
         tensorboard_copy=args.tensorboard_copy,
+        tensorboard_thin=args.tensorboard_thin,
+        published=args.published,
     )
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="where to write (default: report/ in the study directory)")
+    parser.add_argument(
+        "--published",
+        type=Path,
+        metavar="DIR",
+        help="an earlier report of the same study; its completed runs stand in for those that the study "
+        "directory does not have",
+    )
     parser.add_argument(
         "--baseline",
         action="append",
@@ -58,6 +68,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="copy event files into the TensorBoard directory instead of linking them, to publish it",
     )
+    parser.add_argument(
+        "--tensorboard-thin",
+        type=int,
+        default=0,
+        metavar="N",
+        help="instead, write N points of the main curves of each run, small enough for git",
+    )
 
 
 def report_study(
@@ -69,6 +86,8 @@ def report_study(
     baselines: Sequence[str] = BASELINES,
     tensorboard_seeds: int = TENSORBOARD_SEEDS,
     tensorboard_copy: bool = False,
+    tensorboard_thin: int = 0,
+    published: Path | None = None,
 ) -> int:
     """Write the report of a study directory and print what is in it.
 
@@ -79,12 +98,16 @@ def report_study(
     :param baselines: algorithms that the others are compared with
     :param tensorboard_seeds: runs per cell in the TensorBoard directory; 0 leaves it out
     :param tensorboard_copy: copy event files instead of linking them
+    :param tensorboard_thin: instead, write so many points of the main curves of each run
+    :param published: an earlier report, for runs that the study directory does not have
     :return: exit code: 0, or 2 if there is nothing to report
     """
     selection = selection or Selection()
     try:
         require_matplotlib()
-        study = selection.apply(load_study(study_dir)) if selection.flags else load_study(study_dir)
+        study = load_study(study_dir)
+        study = study.completed_from(published) if published is not None else study
+        study = selection.apply(study) if selection.flags else study
     except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -97,25 +120,28 @@ def report_study(
     provenance = collect(command + selection.flags, study.runs)
     summary = summarise(build_cells(study), baselines)
     plots = all_figures(summary, baselines[0])
-    written = write_runs(study.runs, out) + write_tables(summary, provenance, out)
+    study_file = publish_study_file(study_dir, out)
+    written = write_runs(study.runs, out) + write_tables(summary, provenance, out, study_file)
     for plot in plots:
         written += write_sheet(plot, out, provenance.footer(plot.seeds))
     programs = installed("sppo", "numpy", "matplotlib")
     report = out / "report.html"
-    report.write_text(report_page(study, summary, plots, provenance, programs), encoding="utf-8")
+    report.write_text(report_page(study, summary, plots, provenance, programs, study_file), encoding="utf-8")
     _write_provenance(out, provenance.command, provenance.versions, programs, [*written, report])
     print(_text(study, summary))
     print(f"\n{shown_path(report)}: figures, tables and the runs that are not in the means")
     if tensorboard_seeds:
-        _build_tensorboard(study, summary, out / "tensorboard", tensorboard_seeds, tensorboard_copy)
+        _build_tensorboard(
+            study, summary, out / "tensorboard", tensorboard_seeds, tensorboard_copy, tensorboard_thin
+        )
     return 0
 
 
-def _build_tensorboard(study: Study, summary: Summary, out: Path, seeds: int, copy: bool) -> None:
+def _build_tensorboard(study: Study, summary: Summary, out: Path, seeds: int, copy: bool, thin: int) -> None:
     from sppo.report.tensorboard import build_logdir
 
     try:
-        build_logdir(study, summary.cells, out, seeds, copy)
+        build_logdir(study, summary.cells, out, seeds, copy, thin)
     except (FileExistsError, ModuleNotFoundError) as error:
         print(f"no TensorBoard directory: {error}", file=sys.stderr)
         return

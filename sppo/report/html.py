@@ -14,6 +14,7 @@ from importlib import resources
 from sppo.report.cells import display_name, order_environments, order_labels, setting_of
 from sppo.report.load import Study
 from sppo.report.provenance import Provenance, seeds_text
+from sppo.report.rerun import rerun_command
 from sppo.report.runs import Run
 from sppo.report.statistics import FEW_RUNS, Estimate
 from sppo.report.style import INK, RULE, Key, Plot, panel_svgs
@@ -40,7 +41,12 @@ def page(title: str, body: Iterable[str], description: str) -> str:
 
 
 def report_page(
-    study: Study, summary: Summary, plots: Sequence[Plot], provenance: Provenance, programs: str
+    study: Study,
+    summary: Summary,
+    plots: Sequence[Plot],
+    provenance: Provenance,
+    programs: str,
+    study_file: str = "",
 ) -> str:
     """The whole report of a study."""
     sections: list[tuple[str, str, str]] = []
@@ -56,8 +62,8 @@ def report_page(
     add("curves", "Learning curves", figure("grid"))
     grid = [row for row in summary.finals if row.cell.setting.on_grid]
     others = [row for row in summary.finals if not row.cell.setting.on_grid]
-    add("returns", "Final returns", _finals_html(grid, provenance))
-    add("beyond", "Beyond the grid", figure("beyond"), _finals_html(others, provenance))
+    add("returns", "Final returns", _finals_html(grid, provenance, study_file))
+    add("beyond", "Beyond the grid", figure("beyond"), _finals_html(others, provenance, study_file))
     add("iqm", "Interquartile mean", figure("iqm"), _aggregates_html(summary, provenance))
     add("improvement", "Against the baseline", figure("improvement"), _comparisons_html(summary, provenance))
     add("profiles", "Performance profiles", figure("profiles"))
@@ -143,7 +149,7 @@ def _overview(study: Study, summary: Summary) -> str:
     return "\n".join(lines)
 
 
-def _finals_html(finals: Sequence[FinalReturn], provenance: Provenance) -> str:
+def _finals_html(finals: Sequence[FinalReturn], provenance: Provenance, study_file: str) -> str:
     if not finals:
         return ""
     parts = [
@@ -161,8 +167,28 @@ def _finals_html(finals: Sequence[FinalReturn], provenance: Provenance) -> str:
         steps = ", ".join(f"{count:,}" for count in sorted({row.cell.steps for row in rows}))
         header = ["setting", *(display_name(label) for label in labels)]
         parts.append(table_html(header, body, f"{env}, {steps} steps"))
+        parts.append(_reruns_html(rows, study_file))
     seeds = {seed for row in finals for seed in row.seeds}
     return "\n".join([*parts, _made_line(provenance, seeds)])
+
+
+def _reruns_html(rows: Sequence[FinalReturn], study_file: str) -> str:
+    """Folded: the command of each cell."""
+    found = [
+        [
+            escape(f"{row.cell.setting.text}: {display_name(row.cell.label)}"),
+            f"<code>{escape(command)}</code>",
+        ]
+        for row in rows
+        if (command := rerun_command(row.cell, study_file))
+    ]
+    if not found:
+        return ""
+    return (
+        f"<details><summary>Run any of these again ({len(found)} commands)</summary>"
+        + table_html(["cell", "command"], found)
+        + "</details>"
+    )
 
 
 def _final_html(row: FinalReturn | None) -> str:

@@ -30,6 +30,17 @@ class Study:
         found = Counter(run.status for run in self.runs)
         return {status: found[status] for status in STATUSES}
 
+    def completed_from(self, directory: Path) -> Study:
+        """This study, with the completed runs of an earlier report where it has none of its own.
+
+        :raises FileNotFoundError: if there is no report's CSV files
+        """
+        if not published.is_published(directory):
+            raise FileNotFoundError(f"no {published.RUNS_CSV} and {published.EVALUATIONS_CSV} in {directory}")
+        earlier = {run.hash: run for run in published.read_runs(directory) if run.status == "completed"}
+        runs = (run if run.status == "completed" else earlier.get(run.hash, run) for run in self.runs)
+        return replace(self, runs=tuple(runs))
+
 
 def load_study(directory: Path) -> Study:
     """Read a study directory, or a directory with the CSV files of an earlier report."""

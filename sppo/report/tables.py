@@ -9,6 +9,7 @@ from typing import Any
 
 from sppo.report.cells import Setting
 from sppo.report.provenance import Provenance, seeds_text
+from sppo.report.rerun import rerun_command
 from sppo.report.runs import STATUSES
 from sppo.report.statistics import Estimate
 from sppo.report.summary import THRESHOLDS, Summary
@@ -16,10 +17,10 @@ from sppo.report.summary import THRESHOLDS, Summary
 AXES = ("m", "epsilon", "eta")
 
 
-def write_tables(summary: Summary, provenance: Provenance, out: Path) -> list[Path]:
+def write_tables(summary: Summary, provenance: Provenance, out: Path, study_file: str = "") -> list[Path]:
     """One CSV file per table; the last three columns of each row say where it comes from."""
     tables: dict[str, Callable[[Summary], tuple[Sequence[str], Iterable[Sequence[Any]]]]] = {
-        "final_returns.csv": _finals,
+        "final_returns.csv": lambda summary: _finals(summary, study_file),
         "comparisons.csv": _comparisons,
         "iqm.csv": _aggregates,
         "profiles.csv": _profiles,
@@ -75,14 +76,15 @@ def interval(estimate: Estimate, digits: int | None = None) -> str:
     return f"[{number(estimate.low, digits)}, {number(estimate.high, digits)}]"
 
 
-def _finals(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+def _finals(summary: Summary, study_file: str) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
     header = ("env", "algorithm", *AXES, "steps", "planned", *STATUSES,
-              "mean", "mean_low", "mean_high", "iqm", "iqm_low", "iqm_high", "lowest", "highest")  # fmt: skip
+              "mean", "mean_low", "mean_high", "iqm", "iqm_low", "iqm_high", "lowest", "highest",
+              "rerun")  # fmt: skip
     rows = (
         (
             row.cell.env, row.cell.label, *_axes(row.cell.setting), row.cell.steps, len(row.cell.runs),
             *row.cell.counts().values(), *_estimate(row.mean), *_estimate(row.iqm), row.low, row.high,
-            row.seeds,
+            rerun_command(row.cell, study_file), row.seeds,
         )
         for row in summary.finals
     )  # fmt: skip

@@ -22,8 +22,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sppo.report.cells import Cell, Setting, order_environments, order_key
-from sppo.report.events import EVENT_FILES, require_tensorboard, scalar, write_events
+from sppo.report.events import EVENT_FILES, read_scalars, require_tensorboard, scalar, write_events
 from sppo.report.load import Study
 from sppo.report.logdir import BOOKKEEPING_SUFFIX, MARKER, RETURN_TAG
 from sppo.report.runs import Run
@@ -38,23 +40,31 @@ if TYPE_CHECKING:
 _OWN_FILE = "events.out.tfevents.0000000000.report"
 #: files that belong to no run, see :mod:`sppo.report.logdir`
 _BOOKKEEPING_FILE = f"events.out.tfevents.0000000000{BOOKKEEPING_SUFFIX}"
+_THINNED_FILE = "events.out.tfevents.0000000001.thinned"
+#: what a thinned run keeps beside its evaluations
+THINNED_TAGS = (
+    "rollout/ep_rew_mean", "rollout/ep_len_mean", "train/approx_kl", "train/clip_fraction",
+    "train/entropy_loss", "train/explained_variance", "train/policy_gradient_loss", "train/value_loss",
+    "train/std",
+)  # fmt: skip
 _SHOWN_HPARAMS = ("env", "algorithm", "n_epochs", "clip_range", "eta", "seed")
 
 
 def build_logdir(
-    study: Study, cells: Sequence[Cell], out: Path, seeds_per_cell: int, copy: bool = False
+    study: Study, cells: Sequence[Cell], out: Path, seeds_per_cell: int, copy: bool = False, thin: int = 0
 ) -> Path:
     """Build the log directory; an earlier one made by this function is replaced.
 
     :param seeds_per_cell: how many runs of each cell are linked; the means are over all completed runs
     :param copy: copy event files instead of linking them, for a directory that is to be published
+    :param thin: instead of either, write so many points of each of :data:`THINNED_TAGS`, for git
     """
     require_tensorboard()
     _clear(out)
     for cell in cells:
         for run in cell.runs[:seeds_per_cell]:
             if run.status != "missing":
-                _write_run(run, out / "runs", run_name(cell, run), copy)
+                _write_run(run, out / "runs", run_name(cell, run), copy, thin)
     for label in dict.fromkeys(cell.label for cell in cells):
         own = [cell for cell in cells if cell.label == label and cell.n]
         if own:
@@ -115,7 +125,7 @@ def hparams_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in flat.items() if isinstance(value, (bool, int, float, str))}
 
 
-def _write_run(run: Run, root: Path, name: str, copy: bool) -> None:
+def _write_run(run: Run, root: Path, name: str, copy: bool, thin: int) -> None:
     from tensorboard.plugins.hparams import summary_v2 as api
 
     folder = _folder(root / name)
@@ -130,12 +140,26 @@ def _write_run(run: Run, root: Path, name: str, copy: bool) -> None:
     write_events(folder / _OWN_FILE, summaries, wall_time=began)
     if run.path is None:
         return
+    if thin:
+        write_events(folder / _THINNED_FILE, _thinned(run.path / TENSORBOARD, thin), wall_time=began)
+        return
     for source in sorted((run.path / TENSORBOARD).rglob(EVENT_FILES)):
         target = folder / source.name
         if copy:
             shutil.copyfile(source, target)
         elif not target.is_symlink():
             target.symlink_to(os.path.relpath(source.resolve(), folder.resolve()))
+
+
+def _thinned(directory: Path, points: int) -> Iterator[tuple[int, Summary]]:
+    """At most ``points`` points of each curve, evenly spaced, the last one among them."""
+    series, _ = read_scalars(directory, THINNED_TAGS)
+    for tag in THINNED_TAGS:
+        if tag in series:
+            curve = series[tag]
+            chosen = np.unique(np.linspace(len(curve) - 1, 0, min(points, len(curve))).round().astype(int))
+            for index in chosen:
+                yield int(curve.steps[index]), scalar(tag, float(curve.values[index]))
 
 
 def _session_end(success: bool) -> Summary:

@@ -58,7 +58,7 @@ def returns_of(config: dict[str, Any]) -> np.ndarray:
     rng = np.random.default_rng(int(run_hash(config), 16))
     parameters = config["parameters"]
     clip, m = parameters.get("clip_range") or 0.2, parameters.get("n_epochs") or 10
-    strength = 1.0 if parameters["use_softmax"] else 1.0 - 0.6 * clip * np.log10(m)
+    strength = 1.0 if parameters.get("use_softmax") else 1.0 - 0.6 * clip * np.log10(m)
     level = 1000 * (1 + len(config["env"]) % 5) * strength * rng.uniform(0.6, 1.3)
     progress = np.linspace(0.05, 1, config["evaluations"])[:, None]
     noise = rng.normal(0, 60, (config["evaluations"], config["eval_episodes"]))

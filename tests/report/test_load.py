@@ -158,6 +158,24 @@ def test_published_files_give_the_same_study(tmp_path: Path) -> None:
         np.testing.assert_array_equal(new.episodes, old.episodes)
 
 
+def test_an_earlier_report_completes_a_study(tmp_path: Path) -> None:
+    """Runs that this machine does not have come from the published files; its own count where it has them."""
+    configs = list(synthetic.grid(envs=["Hopper-v5"], passes=[10], clips=[0.3]))
+    earlier, now, copy = tmp_path / "earlier", tmp_path / "now", tmp_path / "copy"
+    copy.mkdir()
+    for config in configs[:4]:
+        synthetic.write_completed(earlier, config)
+    write_runs(load_study(earlier).runs, copy)
+    own = np.full((configs[3]["evaluations"], configs[3]["eval_episodes"]), 7.0)
+    synthetic.write_completed(now, configs[3], own)
+    synthetic.write_plan(now, configs)
+    study = load_study(now).completed_from(copy)
+    assert [run.status for run in study.runs] == ["completed"] * 4 + ["missing"] * 2
+    assert [run.final_return == 7.0 for run in study.runs[:4]] == [False, False, False, True]
+    with pytest.raises(FileNotFoundError, match=r"runs\.csv"):
+        study.completed_from(tmp_path)
+
+
 def test_published_evaluations_that_were_cut_are_noticed(tmp_path: Path) -> None:
     synthetic.write_completed(tmp_path / "source", CONFIG)
     out = tmp_path / "copy"

@@ -35,9 +35,9 @@ def study(tmp_path: Path) -> Path:
     return tmp_path / "study"
 
 
-def build(directory: Path, seeds: int = 10, copy: bool = False) -> Path:
+def build(directory: Path, seeds: int = 10, copy: bool = False, thin: int = 0) -> Path:
     loaded = load_study(directory)
-    return build_logdir(loaded, build_cells(loaded), directory / "tb", seeds, copy)
+    return build_logdir(loaded, build_cells(loaded), directory / "tb", seeds, copy, thin)
 
 
 def tree(directory: Path) -> dict[str, bytes]:
@@ -69,6 +69,15 @@ def test_copies_stand_alone(study: Path) -> None:
     out = build(study, copy=True)
     assert not any(path.is_symlink() for path in out.rglob("*"))
     assert len(list((out / RUN).iterdir())) == 2
+
+
+def test_thinned_runs_stand_alone_and_keep_the_last_point(study: Path) -> None:
+    out = build(study, thin=2)
+    assert not any(path.is_symlink() for path in out.rglob("*"))
+    scalars, problems = read_scalars(out / RUN, ["rollout/ep_rew_mean", "evaluation/mean_return"])
+    assert not problems
+    assert scalars["rollout/ep_rew_mean"].steps.tolist() == [0, 200]
+    assert len(scalars["evaluation/mean_return"]) == 4
 
 
 def test_number_of_seeds_is_limited(study: Path) -> None:

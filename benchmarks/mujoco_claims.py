@@ -1,0 +1,363 @@
+"""What the published MuJoCo runs say about the paper's claims, each with an interval.
+
+    python benchmarks/mujoco_claims.py
+
+Reads the CSV files of the reports below ``benchmarks/results/mujoco`` and writes ``claims.md`` and
+``claims.json`` beside them. A run's result is the mean return of its last evaluation.
+
+There are few seeds and many settings, so a setting (one m, one epsilon) is the unit: a difference
+between two algorithms is taken per environment and setting, between the means over the seeds that both
+have, and the interval is Student's t over those differences. It covers the spread between settings as
+well as that between seeds, and is wide where the algorithms differ in some settings only. Where
+environments are pooled, returns are scaled so that 0 and 1 are the lowest and the highest result of any
+run of the environment in the study with decay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sppo.report.cells import Cell, build_cells, display_name, order_environments
+from sppo.report.load import load_study
+from sppo.report.provenance import seeds_text
+from sppo.report.statistics import Estimate, mean_interval, probability_of_improvement
+from sppo.report.summary import normalisation_bounds
+from sppo.report.tables import interval, number
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "mujoco"
+GRID, NODECAY, MIRROR, SYMMETRIC = (
+    "mujoco-500k",
+    "mujoco-500k-nodecay",
+    "mujoco-500k-mirror",
+    "mujoco-500k-symmetric",
+)
+BASELINE = "ppo"
+VARIANTS = ("sppo", "sppo-one-sided")
+#: mean returns of PPO at 1M steps, from the literature; versions of the environments differ
+PUBLISHED = {
+    "Tianshou (10 seeds)": {
+        "Ant": "3258 ± 1079",
+        "HalfCheetah": "5784 ± 1244",
+        "Hopper": "2609 ± 701",
+        "Walker2d": "3589 ± 757",
+        "Humanoid": "787 ± 194",
+    },
+    "Spinning Up": {"Ant": "650", "HalfCheetah": "1670", "Hopper": "1850", "Walker2d": "1230"},
+}
+
+Key = tuple[str, str, Any, Any, Any]
+Table = tuple[Sequence[str], list[Sequence[str]]]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The completed runs of one study by environment, algorithm, m, epsilon and eta."""
+
+    cells: dict[Key, Cell]
+
+    @staticmethod
+    def load(name: str, root: Path) -> Runs:
+        """Nothing, if the study is not published."""
+        if not (root / name / "runs.csv").is_file():
+            return Runs({})
+        cells = build_cells(load_study(root / name))
+        return Runs({key_of(cell): cell for cell in cells if cell.n})
+
+    @property
+    def environments(self) -> list[str]:
+        return order_environments(key[0] for key in self.cells)
+
+    def settings(self, env: str, *labels: str) -> list[tuple[Any, Any]]:
+        """Every (m, epsilon) of which all these algorithms have a run."""
+        found = [{key[2:4] for key in self.cells if key[:2] == (env, label)} for label in labels]
+        return sorted(set.intersection(*found))
+
+    def results(self, env: str, label: str, setting: tuple[Any, Any]) -> dict[int, float]:
+        """Seed -> result."""
+        cell = self.cells[(env, label, *setting, None)]
+        return {run.seed: run.final_return for run in cell.completed}
+
+    def difference(self, env: str, label: str, setting: tuple[Any, Any], against: str = BASELINE) -> float:
+        """Mean over the seeds that both have (over all seeds if they share none)."""
+        mine, theirs = self.results(env, label, setting), self.results(env, against, setting)
+        shared = mine.keys() & theirs.keys()
+        if not shared:
+            return float(np.mean(list(mine.values())) - np.mean(list(theirs.values())))
+        return float(np.mean([mine[seed] - theirs[seed] for seed in shared]))
+
+    def mean(self, env: str, label: str, setting: tuple[Any, Any]) -> float:
+        return float(np.mean(list(self.results(env, label, setting).values())))
+
+
+def key_of(cell: Cell) -> Key:
+    setting = cell.setting
+    return (cell.env, cell.label, setting.n_epochs, setting.clip_range, setting.eta)
+
+
+def over(values: Iterable[float]) -> Estimate:
+    """Mean and Student-t interval over units."""
+    listed = list(values)
+    if not listed:
+        return Estimate(float("nan"))
+    return Estimate(*(float(bound) for bound in mean_interval(listed)))
+
+
+def shown(estimate: Estimate, digits: int | None = None) -> str:
+    return f"{number(estimate.value, digits)} {interval(estimate, digits)}".rstrip()
+
+
+def in_every_environment(runs: Runs) -> Table:
+    """Claim (a): at least as good as PPO in all environments."""
+    header = ("environment", "algorithm", "runs per setting", "settings", "PPO, mean", "mean",
+              "difference, 95 % interval", "better in", "P(better)")  # fmt: skip
+    rows = []
+    for env in runs.environments:
+        for label in VARIANTS:
+            settings = runs.settings(env, BASELINE, label)
+            if not settings:
+                continue
+            gaps = [runs.difference(env, label, setting) for setting in settings]
+            results = [
+                [list(runs.results(env, name, setting).values()) for setting in settings]
+                for name in (label, BASELINE)
+            ]
+            better = probability_of_improvement(*results)
+            counts = sorted({len(one) for side in results for one in side})
+            rows.append((
+                env, display_name(label), "–".join(str(n) for n in {counts[0]: 0, counts[-1]: 0}),
+                str(len(settings)),
+                number(float(np.mean([runs.mean(env, BASELINE, s) for s in settings]))),
+                number(float(np.mean([runs.mean(env, label, s) for s in settings]))), shown(over(gaps)),
+                f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}", shown(better, 2),
+            ))  # fmt: skip
+    return header, rows
+
+
+def scaled_lead(
+    runs: Runs, bounds: dict[str, tuple[float, float]], env: str, label: str, setting: Any
+) -> float:
+    low, high = bounds[env]
+    return runs.difference(env, label, setting) / (high - low)
+
+
+def lead_by_setting(runs: Runs, bounds: dict[str, tuple[float, float]]) -> Table:
+    """The lead over PPO at each m and epsilon, over environments."""
+    settings = sorted({s for env in runs.environments for s in runs.settings(env, BASELINE)})
+    header = ("algorithm", "m", *(f"ε = {clip}" for clip in sorted({clip for _, clip in settings})))
+    rows = []
+    for label in VARIANTS:
+        for m in sorted({m for m, _ in settings}):
+            leads = [
+                over(
+                    scaled_lead(runs, bounds, env, label, setting)
+                    for env in runs.environments
+                    if setting in runs.settings(env, BASELINE, label)
+                )
+                for setting in settings
+                if setting[0] == m
+            ]
+            rows.append((display_name(label), str(m), *(shown(lead, 2) for lead in leads)))
+    return header, rows
+
+
+def growth_of_lead(runs: Runs, bounds: dict[str, tuple[float, float]]) -> Table:
+    """Claim (b): the lead grows with m and with epsilon."""
+    header = ("algorithm", "lead at m = 100 minus at m = 10", "pairs", "slope of the lead in ε", "lines")
+    rows = []
+    for label in VARIANTS:
+        steps, slopes = [], []
+        for env in runs.environments:
+            leads = {
+                setting: scaled_lead(runs, bounds, env, label, setting)
+                for setting in runs.settings(env, BASELINE, label)
+            }
+            passes, clips = sorted({m for m, _ in leads}), sorted({clip for _, clip in leads})
+            steps += [
+                leads[passes[-1], clip] - leads[passes[0], clip]
+                for clip in clips
+                if len(passes) > 1 and {(passes[0], clip), (passes[-1], clip)} <= leads.keys()
+            ]
+            for m in passes:
+                points = [(clip, leads[m, clip]) for clip in clips if (m, clip) in leads]
+                if len(points) > 2:
+                    slopes.append(float(np.polyfit(*np.transpose(points), 1)[0]))
+        rows.append(
+            (
+                display_name(label),
+                shown(over(steps), 2),
+                str(len(steps)),
+                shown(over(slopes), 2),
+                str(len(slopes)),
+            )
+        )
+    return header, rows
+
+
+def without_decay(runs: Runs, plain: Runs) -> Table:
+    """Claim (c): what is left without learning-rate decay and gradient clipping."""
+    header = ("environment", "algorithm", "settings", "runs", "with both, mean",
+              "without, mean", "change, 95 % interval", "kept")  # fmt: skip
+    rows = []
+    for env in plain.environments:
+        for label in (BASELINE, *VARIANTS):
+            settings = [s for s in plain.settings(env, label) if s in runs.settings(env, label)]
+            if not settings:
+                continue
+            before = [runs.mean(env, label, s) for s in settings]
+            after = [plain.mean(env, label, s) for s in settings]
+            count = sum(len(plain.results(env, label, s)) for s in settings)
+            change = over(b - a for a, b in zip(before, after, strict=True))
+            kept = f"{np.mean(after) / np.mean(before):.0%}" if np.mean(before) > 0 else "–"
+            rows.append((
+                env, display_name(label), str(len(settings)), str(count), number(float(np.mean(before))),
+                number(float(np.mean(after))), shown(change), kept,
+            ))  # fmt: skip
+    return header, rows
+
+
+def settings_ranked(runs: Runs, bounds: dict[str, tuple[float, float]]) -> Table:
+    """Which algorithm, m and epsilon to start from: scaled results over environments."""
+    environments = runs.environments
+    header = ("algorithm", "m", "ε", "scaled result, mean over environments", *environments)
+    found = []
+    for label, m, clip in {key[1:4] for key in runs.cells}:
+        present = [env for env in environments if (m, clip) in runs.settings(env, label)]
+        if len(present) < len(environments):
+            continue
+        means = {env: runs.mean(env, label, (m, clip)) for env in environments}
+        scores = [(means[env] - bounds[env][0]) / (bounds[env][1] - bounds[env][0]) for env in environments]
+        found.append((over(scores), label, m, clip, means))
+    found.sort(key=lambda row: -row[0].value)
+    rows = [
+        (
+            display_name(label),
+            str(m),
+            str(clip),
+            shown(score, 2),
+            *(number(means[env]) for env in environments),
+        )
+        for score, label, m, clip, means in found
+    ]
+    return header, rows
+
+
+def symmetric_bounds(runs: Runs, symmetric: Runs) -> Table:
+    """PPO with its own and with symmetric bounds."""
+    header = (
+        "environment",
+        "m",
+        "ε",
+        "n",
+        "PPO [1−ε, 1+ε]",
+        "n",
+        "PPO [1/(1+ε), 1+ε]",
+        "n",
+        "sPPO one-sided",
+    )
+    rows = []
+    for env, label, m, clip, _ in symmetric.cells:
+        line = [env, str(m), str(clip)]
+        for source, name in ((runs, BASELINE), (symmetric, label), (runs, VARIANTS[1])):
+            cell = source.cells.get((env, name, m, clip, None))
+            line += [str(cell.n), shown(over(cell.finals))] if cell else ["0", "–"]
+        rows.append(line)
+    return header, rows
+
+
+def divergences(mirror: Runs) -> Table:
+    """MDPO and sMDPO without a clip, and TRPO."""
+    header = ("environment", "algorithm", "η", "n", "result, 95 % interval")
+    rows = [
+        (env, display_name(label), "–" if eta is None else str(eta), str(cell.n), shown(over(cell.finals)))
+        for (env, label, _, _, eta), cell in mirror.cells.items()
+    ]
+    return header, rows
+
+
+def beside_the_literature(runs: Runs) -> Table:
+    """Our PPO's results beside published ones, which are at 1M steps."""
+    header = (
+        "environment",
+        "steps here",
+        "PPO, m = 10, ε = 0.3",
+        "best PPO cell",
+        "best sPPO cell",
+        *PUBLISHED,
+    )
+    rows = []
+    for env in runs.environments:
+        best = {}
+        for family in ((BASELINE,), VARIANTS):
+            keys = [key for key in runs.cells if key[0] == env and key[1] in family]
+            key = max(keys, key=lambda key: runs.cells[key].finals.mean())
+            name = f"{display_name(key[1])}, m = {key[2]}, ε = {key[3]}"
+            best[family] = f"{shown(over(runs.cells[key].finals))} ({name}, n = {runs.cells[key].n})"
+        usual = runs.cells.get((env, BASELINE, 10, 0.3, None))
+        short = env.partition("-")[0]
+        rows.append((
+            env, f"{next(c.steps for k, c in runs.cells.items() if k[0] == env):,}",
+            f"{shown(over(usual.finals))} (n = {usual.n})" if usual else "–", best[BASELINE,], best[VARIANTS],
+            *(column.get(short, "–") for column in PUBLISHED.values()),
+        ))  # fmt: skip
+    return header, rows
+
+
+def markdown(table: Table) -> str:
+    header, rows = table
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def all_tables(root: Path) -> dict[str, Table]:
+    """Every table for which there are runs, by its heading."""
+    runs, plain = Runs.load(GRID, root), Runs.load(NODECAY, root)
+    mirror, symmetric = Runs.load(MIRROR, root), Runs.load(SYMMETRIC, root)
+    bounds = normalisation_bounds(runs.cells.values())
+    made: dict[str, Callable[[], Table]] = {
+        "(a) Against PPO, environment by environment": lambda: in_every_environment(runs),
+        "(b) Does the lead grow with m and with ε?": lambda: growth_of_lead(runs, bounds),
+        "Lead over PPO at each setting (scaled returns, mean over environments)": lambda: lead_by_setting(
+            runs, bounds
+        ),
+        "(c) Without learning-rate decay and gradient clipping": lambda: without_decay(runs, plain),
+        "Where to start": lambda: settings_ranked(runs, bounds),
+        "PPO with symmetric bounds": lambda: symmetric_bounds(runs, symmetric),
+        "The divergence instead of the clip, and TRPO": lambda: divergences(mirror),
+        "Beside published results": lambda: beside_the_literature(runs),
+    }
+    tables = {heading: make() for heading, make in made.items()}
+    return {heading: table for heading, table in tables.items() if table[1]}
+
+
+def main() -> None:
+    """Write the tables."""
+    tables = all_tables(RESULTS)
+    text = "# Claim by claim\n\nMade by `python benchmarks/mujoco_claims.py` from the studies' CSV files.\n"
+    for name in (GRID, NODECAY, MIRROR, SYMMETRIC):
+        runs = Runs.load(name, RESULTS)
+        for env in runs.environments:
+            cells = [cell for key, cell in runs.cells.items() if key[0] == env]
+            seeds = seeds_text(run.seed for cell in cells for run in cell.completed)
+            total = sum(cell.n for cell in cells)
+            text += f"\n- {name}: {env}, {cells[0].steps:,} steps, {len(cells)} cells, {total} runs"
+            text += f", seeds {seeds}"
+    for heading, table in tables.items():
+        text += f"\n\n## {heading}\n\n{markdown(table)}"
+    (RESULTS / "claims.md").write_text(text)
+    content = {
+        heading: [dict(zip(header, row, strict=True)) for row in rows]
+        for heading, (header, rows) in tables.items()
+    }
+    (RESULTS / "claims.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

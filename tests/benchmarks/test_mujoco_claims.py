@@ -1,0 +1,98 @@
+"""The tables of claims, on made-up runs whose differences are known."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import synthetic_study as synthetic
+
+from sppo.report.load import load_study
+from sppo.report.published import write_runs
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "mujoco_claims.py"
+
+
+@pytest.fixture(scope="module")
+def claims() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("mujoco_claims", PATH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mujoco_claims"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def result(algorithm: str, m: int, clip: float, seed: int) -> float:
+    """PPO loses 400 epsilon at m = 100; sPPO never does; the one-sided variant is PPO plus 10."""
+    base = 1000.0 + 100.0 * seed
+    ppo = base - (400.0 * clip if m == 100 else 0.0)
+    return {"ppo": ppo, "sppo": base, "sppo-one-sided": ppo + 10.0}[algorithm]
+
+
+def publish(root: Path, name: str, shift: float, clips: tuple[float, ...] = (0.1, 0.3, 0.5)) -> None:
+    source, copy = root / "records" / name, root / name
+    copy.mkdir()
+    algorithms = ("ppo", "sppo", "sppo-one-sided")
+    for config in synthetic.grid(["Hopper-v5", "Ant-v5"], algorithms, clips=clips, seeds=range(2)):
+        parameters = config["parameters"]
+        value = result(config["algorithm"], parameters["n_epochs"], parameters["clip_range"], config["seed"])
+        value -= shift if config["algorithm"] == "ppo" else 0.0
+        synthetic.write_completed(source, config, np.full((18, 5), value))
+    write_runs(load_study(source).runs, copy)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    publish(tmp_path, "mujoco-500k", shift=0.0)
+    publish(tmp_path, "mujoco-500k-nodecay", shift=500.0)
+    return tmp_path
+
+
+def rows(table: tuple) -> list[dict[str, str]]:
+    header, body = table
+    return [dict(zip(header, row, strict=True)) for row in body]
+
+
+def test_differences_are_paired_and_averaged_over_settings(claims: ModuleType, root: Path) -> None:
+    found = rows(claims.in_every_environment(claims.Runs.load("mujoco-500k", root)))
+    assert [row["environment"] for row in found] == ["Hopper-v5"] * 2 + ["Ant-v5"] * 2
+    softmax, one_sided = found[:2]
+    # 0 at m = 10; 40, 120 and 200 at m = 100
+    assert softmax["difference, 95 % interval"].startswith("60.0 [")
+    assert softmax["better in"] == "3 of 6"
+    assert one_sided["difference, 95 % interval"] == "10.0 [10.0, 10.0]"
+    assert one_sided["better in"] == "6 of 6"
+
+
+def test_growth_of_the_lead(claims: ModuleType, root: Path) -> None:
+    """In units of the spread of all results: from 1000 - 200 to 1100 + 10."""
+    runs = claims.Runs.load("mujoco-500k", root)
+    bounds = claims.normalisation_bounds(runs.cells.values())
+    assert bounds["Hopper-v5"] == (800.0, 1110.0)
+    softmax, one_sided = rows(claims.growth_of_lead(runs, bounds))
+    assert softmax["lead at m = 100 minus at m = 10"].startswith("0.39 [")
+    assert softmax["pairs"] == "6"
+    # slope 0 at m = 10 and 400 / 310 at m = 100, in two environments
+    assert softmax["slope of the lead in ε"].startswith("0.65 [")
+    assert one_sided["lead at m = 100 minus at m = 10"] == "0.00 [0.00, 0.00]"
+
+
+def test_what_is_left_without_decay(claims: ModuleType, root: Path) -> None:
+    runs, plain = (claims.Runs.load(name, root) for name in ("mujoco-500k", "mujoco-500k-nodecay"))
+    ppo, softmax, _ = rows(claims.without_decay(runs, plain))[:3]
+    assert ppo["change, 95 % interval"] == "−500.0 [−500.0, −500.0]"
+    assert ppo["kept"] == "49%"
+    assert softmax["kept"] == "100%"
+
+
+def test_only_what_was_run_is_tabulated(claims: ModuleType, root: Path) -> None:
+    tables = claims.all_tables(root)
+    assert not any("TRPO" in heading or "symmetric" in heading for heading in tables)
+    assert all(len(set(map(len, [header, *body]))) == 1 for header, body in tables.values())
+    assert "| --- |" in claims.markdown(next(iter(tables.values())))

@@ -1,0 +1,78 @@
+"""The command that a report prints for a cell selects exactly the runs of that cell."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from synthetic_study import write_completed, write_plan
+
+from sppo.report.cells import build_cells
+from sppo.report.command import report_study
+from sppo.report.load import load_study
+from sppo.report.rerun import rerun_command
+from sppo.study import command as study_command
+from sppo.study.definition import load_study as load_definition
+
+STUDY = """
+name = "again"
+environments = ["Pendulum-v1", "CartPole-v1"]
+seeds = [0, 1, 2, 5]
+total_timesteps = 40_960
+evaluations = 2
+[environment."CartPole-v1"]
+total_timesteps = 20_480
+[grid]
+clip_range = [0.1, 0.3]
+[algorithms.ppo]
+use_softmax = false
+[algorithms.sppo]
+learning_rate = "lin_3e-4"
+[algorithms.sppo.grid]
+clip_range = [0.3]
+gamma = [0.9, 1.0]
+max_grad_norm = ["none", 0.5]
+[algorithms.smdpo]
+clip_range = "none"
+[algorithms.smdpo.grid]
+eta = [0.1, 10.0]
+[algorithms.trpo]
+class = "trpo"
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """Every run completed but one, whose cell has a seed less."""
+    (tmp_path / "study.toml").write_text(STUDY)
+    configs = [run.as_dict() for run in load_definition(tmp_path / "study.toml").runs]
+    for config in configs[:-1]:
+        write_completed(tmp_path, config)
+    write_plan(tmp_path, configs)
+    return tmp_path
+
+
+def test_commands_select_their_cells(study: Path) -> None:
+    definition = load_definition(study / "study.toml")
+    cells = build_cells(load_study(study))
+    seen: list[tuple[str, int]] = []
+    for cell in cells:
+        words = shlex.split(rerun_command(cell, "study.toml"))
+        assert words[:4] == ["python", "-m", "sppo", "study"]
+        chosen = study_command.select(definition, study_command._parser().parse_args(words[4:]))
+        assert [run.as_dict() for run in chosen] == [run.config for run in cell.completed]
+        seen += [(str(cell.label), run.seed) for run in chosen]
+    assert len(seen) == len(definition.runs) - 1
+
+
+def test_the_file_lies_beside_the_report_and_in_its_commands(study: Path, monkeypatch) -> None:
+    monkeypatch.chdir(study)
+    assert report_study(study, Path("published"), tensorboard_seeds=0) == 0
+    assert (study / "published" / "study.toml").read_text() == STUDY
+    line = "python -m sppo study run published/study.toml --env CartPole-v1 --algorithm trpo --seeds 0:3"
+    assert line in (study / "published" / "final_returns.csv").read_text()
+    assert line in (study / "published" / "report.html").read_text()
+    # Made again from the published files alone, it says the same.
+    assert report_study(Path("published"), Path("published"), tensorboard_seeds=0) == 0
+    assert line in (study / "published" / "final_returns.csv").read_text()
