@@ -53,7 +53,7 @@ PUBLISHED = {
 }
 
 Key = tuple[str, str, Any, Any, Any]
-Table = tuple[Sequence[str], list[Sequence[str]]]
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def in_every_environment(runs: Runs) -> Table:
                 [list(runs.results(env, name, setting).values()) for setting in settings]
                 for name in (label, BASELINE)
             ]
-            better = probability_of_improvement(*results)
+            better = probability_of_improvement(results[0], results[1])
             counts = sorted({len(one) for side in results for one in side})
             rows.append((
                 env, display_name(label), "–".join(str(n) for n in {counts[0]: 0, counts[-1]: 0}),
@@ -187,7 +187,7 @@ def growth_of_lead(runs: Runs, bounds: dict[str, tuple[float, float]]) -> Table:
             for m in passes:
                 points = [(clip, leads[m, clip]) for clip in clips if (m, clip) in leads]
                 if len(points) > 2:
-                    slopes.append(float(np.polyfit(*np.transpose(points), 1)[0]))
+                    slopes.append(float(np.polyfit([x for x, _ in points], [y for _, y in points], 1)[0]))
         rows.append(
             (
                 display_name(label),
