@@ -24,11 +24,13 @@ from typing import Any
 import numpy as np
 
 from sppo.report.cells import Cell, build_cells, display_name, order_environments
+from sppo.report.events import read_scalars
 from sppo.report.load import load_study
 from sppo.report.provenance import seeds_text
 from sppo.report.statistics import Estimate, mean_interval, probability_of_improvement
 from sppo.report.summary import normalisation_bounds
 from sppo.report.tables import interval, number
+from sppo.report.tensorboard import run_name
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "mujoco"
@@ -51,6 +53,8 @@ PUBLISHED = {
     },
     "Spinning Up": {"Ant": "650", "HalfCheetah": "1670", "Hopper": "1850", "Walker2d": "1230"},
 }
+
+_KL = "train/approx_kl"
 
 Key = tuple[str, str, Any, Any, Any]
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -222,6 +226,24 @@ def without_decay(runs: Runs, plain: Runs) -> Table:
     return header, rows
 
 
+def distance_of_updates(runs: Runs, directory: Path) -> Table:
+    """How far an update takes the policy: the divergence in its last pass, from the TensorBoard files."""
+    settings = sorted({key[2:4] for key in runs.cells})
+    header = ("environment", "algorithm", *(f"m = {m}, ε = {clip}" for m, clip in settings))
+    rows = []
+    for env, label in dict.fromkeys(key[:2] for key in runs.cells):
+        line = [env, display_name(label)]
+        for setting in settings:
+            cell = runs.cells.get((env, label, *setting, None))
+            found = (
+                [read_scalars(directory / run_name(cell, run), [_KL])[0] for run in cell.runs] if cell else []
+            )
+            values = [float(np.median(one[_KL].values)) for one in found if _KL in one]
+            line.append(f"{np.mean(values):.2g}" if values else "–")
+        rows.append(line)
+    return header, rows
+
+
 def settings_ranked(runs: Runs, bounds: dict[str, tuple[float, float]]) -> Table:
     """Which algorithm, m and epsilon to start from: scaled results over environments."""
     environments = runs.environments
@@ -327,6 +349,9 @@ def all_tables(root: Path) -> dict[str, Table]:
             runs, bounds
         ),
         "(c) Without learning-rate decay and gradient clipping": lambda: without_decay(runs, plain),
+        "How far updates go (median of `train/approx_kl` over training, runs in `tensorboard/`)": (
+            lambda: distance_of_updates(runs, root / GRID / "tensorboard" / "runs")
+        ),
         "Where to start": lambda: settings_ranked(runs, bounds),
         "PPO with symmetric bounds": lambda: symmetric_bounds(runs, symmetric),
         "The divergence instead of the clip, and TRPO": lambda: divergences(mirror),
