@@ -151,6 +151,28 @@ def scaled_lead(
     return runs.difference(env, label, setting) / (high - low)
 
 
+def all_environments(runs: Runs, bounds: dict[str, tuple[float, float]]) -> Table:
+    """Claim (a) pooled: scaled differences from PPO over environments and settings."""
+    header = ("algorithm", "m", "pairs", "scaled difference, 95 % interval", "better in")
+    units = {
+        label: [
+            (setting[0], scaled_lead(runs, bounds, env, label, setting))
+            for env in runs.environments
+            for setting in runs.settings(env, BASELINE, label)
+        ]
+        for label in VARIANTS
+    }
+    rows = []
+    for label, leads in units.items():
+        passes = sorted({m for m, _ in leads})
+        for chosen in [[m] for m in passes] + ([passes] if len(passes) > 1 else []):
+            gaps = [lead for m, lead in leads if m in chosen]
+            name = ", ".join(str(m) for m in chosen)
+            better = f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}"
+            rows.append((display_name(label), name, str(len(gaps)), shown(over(gaps), 2), better))
+    return header, rows
+
+
 def lead_by_setting(runs: Runs, bounds: dict[str, tuple[float, float]]) -> Table:
     """The lead over PPO at each m and epsilon, over environments."""
     settings = sorted({s for env in runs.environments for s in runs.settings(env, BASELINE)})
@@ -344,6 +366,7 @@ def all_tables(root: Path) -> dict[str, Table]:
     bounds = normalisation_bounds(runs.cells.values())
     made: dict[str, Callable[[], Table]] = {
         "(a) Against PPO, environment by environment": lambda: in_every_environment(runs),
+        "(a) All environments together": lambda: all_environments(runs, bounds),
         "(b) Does the lead grow with m and with ε?": lambda: growth_of_lead(runs, bounds),
         "Lead over PPO at each setting (scaled returns, mean over environments)": lambda: lead_by_setting(
             runs, bounds

@@ -70,6 +70,14 @@ def test_differences_are_paired_and_averaged_over_settings(claims: ModuleType, r
     assert one_sided["better in"] == "6 of 6"
 
 
+def test_environments_together(claims: ModuleType, root: Path) -> None:
+    runs = claims.Runs.load("mujoco-500k", root)
+    found = rows(claims.all_environments(runs, claims.normalisation_bounds(runs.cells.values())))
+    assert [(row["m"], row["pairs"]) for row in found[:3]] == [("10", "6"), ("100", "6"), ("10, 100", "12")]
+    assert [row["better in"] for row in found[:3]] == ["0 of 6", "6 of 6", "6 of 12"]
+    assert found[5]["scaled difference, 95 % interval"] == "0.03 [0.03, 0.03]"
+
+
 def test_growth_of_the_lead(claims: ModuleType, root: Path) -> None:
     """In units of the spread of all results: from 1000 - 200 to 1100 + 10."""
     runs = claims.Runs.load("mujoco-500k", root)
