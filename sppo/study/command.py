@@ -62,6 +62,12 @@ def _parser() -> argparse.ArgumentParser:
             one.add_argument(
                 "--jobs", type=_positive, default=cores, help=f"processes (default: {cores} cores)"
             )
+            one.add_argument(
+                "--published",
+                type=Path,
+                metavar="DIR",
+                help="leave out the runs that a report of this study, made elsewhere, has completed",
+            )
         if action == "run":
             _add_execution(one)
         if action == "status":
@@ -126,9 +132,20 @@ def select(study: Study, args: argparse.Namespace) -> list[RunConfig]:
         runs = [run for run in runs if run.seed in seeds]
     for condition in args.where or []:
         runs = [run for run in runs if _matches(run, condition)]
+    if getattr(args, "published", None) is not None:
+        done = _published(args.published)
+        runs = [run for run in runs if run.directory_name not in done]
     if not runs:
         raise StudyError("no run of the study is left by these flags")
     return runs
+
+
+def _published(directory: Path) -> set[str]:
+    """The completed runs in a report's CSV files, by the names of their directories."""
+    published = importlib.import_module("sppo.report.published")
+    if not published.is_published(directory):
+        raise StudyError(f"--published {directory}: no {published.RUNS_CSV} of a report is there")
+    return {run.hash for run in published.read_runs(directory) if run.status == "completed"}
 
 
 def _matches(run: RunConfig, condition: str) -> bool:

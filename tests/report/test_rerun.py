@@ -6,13 +6,14 @@ import shlex
 from pathlib import Path
 
 import pytest
-from synthetic_study import write_completed, write_plan
+import synthetic_study as synthetic
 
 from sppo.report.cells import build_cells
 from sppo.report.command import report_study
 from sppo.report.load import load_study
 from sppo.report.rerun import rerun_command
 from sppo.study import command as study_command
+from sppo.study.config import RunConfig
 from sppo.study.definition import load_study as load_definition
 
 STUDY = """
@@ -43,13 +44,14 @@ class = "trpo"
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Path:
-    """Every run completed but one, whose cell has a seed less."""
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every run completed but one, whose cell has a seed less, in directories of their hash."""
+    monkeypatch.setattr(synthetic, "run_hash", lambda config: RunConfig.from_dict(config).directory_name)
     (tmp_path / "study.toml").write_text(STUDY)
     configs = [run.as_dict() for run in load_definition(tmp_path / "study.toml").runs]
     for config in configs[:-1]:
-        write_completed(tmp_path, config)
-    write_plan(tmp_path, configs)
+        synthetic.write_completed(tmp_path, config)
+    synthetic.write_plan(tmp_path, configs)
     return tmp_path
 
 
@@ -76,3 +78,14 @@ def test_the_file_lies_beside_the_report_and_in_its_commands(study: Path, monkey
     # Made again from the published files alone, it says the same.
     assert report_study(Path("published"), Path("published"), tensorboard_seeds=0) == 0
     assert line in (study / "published" / "final_returns.csv").read_text()
+
+
+def test_a_study_goes_on_from_a_report(study: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
+    """On another machine, only what the report does not have is left to do."""
+    monkeypatch.chdir(study)
+    assert report_study(study, Path("published"), tensorboard_seeds=0) == 0
+    definition = load_definition(study / "study.toml")
+    arguments = study_command._parser().parse_args(["plan", "study.toml", "--published", "published"])
+    assert study_command.select(definition, arguments) == [definition.runs[-1]]
+    assert study_command.main(["plan", "study.toml", "--published", "nowhere"]) == 2
+    assert "runs.csv" in capsys.readouterr().err
