@@ -2,8 +2,9 @@
 
     python benchmarks/mujoco_claims.py
 
-Reads the CSV files of the reports below ``benchmarks/results/mujoco`` and writes ``claims.md`` and
-``claims.json`` beside them. A run's result is the mean return of its last evaluation.
+Reads the CSV files of the reports below ``benchmarks/results/mujoco``, writes ``claims.md`` and
+``claims.json`` beside them, and puts the tables that the two READMEs show between their markers
+(``<!-- table: HEADING -->``, ``<!-- end -->``). A run's result is the mean return of its last evaluation.
 
 There are few seeds and many settings, so a setting (one m, one epsilon) is the unit: a difference
 between two algorithms is taken per environment and setting, between the means over the seeds that both
@@ -16,6 +17,7 @@ run of the environment in the study with decay.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +57,8 @@ PUBLISHED = {
 }
 
 _KL = "train/approx_kl"
+_MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+READMES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md")
 
 Key = tuple[str, str, Any, Any, Any]
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -359,6 +363,18 @@ def markdown(table: Table) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
+def fill(text: str, tables: dict[str, Table]) -> str:
+    """A page with the tables between its markers made anew; a marker without a table is an error."""
+
+    def replacement(found: re.Match[str]) -> str:
+        heading = found[2]
+        if heading not in tables:
+            raise KeyError(f"no table {heading!r}: there are {', '.join(tables)}")
+        return f"{found[1]}{markdown(tables[heading])}{found[3]}"
+
+    return _MARKED.sub(replacement, text)
+
+
 def all_tables(root: Path) -> dict[str, Table]:
     """Every table for which there are runs, by its heading."""
     runs, plain = Runs.load(GRID, root), Runs.load(NODECAY, root)
@@ -404,6 +420,8 @@ def main() -> None:
         for heading, (header, rows) in tables.items()
     }
     (RESULTS / "claims.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    for page in READMES:
+        page.write_text(fill(page.read_text(), tables))
     print(text)
 
 

@@ -104,3 +104,15 @@ def test_only_what_was_run_is_tabulated(claims: ModuleType, root: Path) -> None:
     assert not any("TRPO" in heading or "symmetric" in heading for heading in tables)
     assert all(len(set(map(len, [header, *body]))) == 1 for header, body in tables.values())
     assert "| --- |" in claims.markdown(next(iter(tables.values())))
+
+
+def test_pages_get_the_tables_they_ask_for(claims: ModuleType) -> None:
+    tables = {"One": (("a", "b"), [("1", "2")])}
+    page = "before\n<!-- table: One -->\n| old |\n<!-- end -->\nafter <!-- end -->\n"
+    filled = (
+        "before\n<!-- table: One -->\n| a | b |\n| --- | --- |\n| 1 | 2 |\n<!-- end -->\nafter <!-- end -->\n"
+    )
+    assert claims.fill(page, tables) == filled
+    assert claims.fill(filled, tables) == filled
+    with pytest.raises(KeyError, match="One"):
+        claims.fill("<!-- table: Two -->\n<!-- end -->", tables)
