@@ -244,7 +244,8 @@ def without_decay(runs: Runs, plain: Runs) -> Table:
             after = [plain.mean(env, label, s) for s in settings]
             count = sum(len(plain.results(env, label, s)) for s in settings)
             change = over(b - a for a, b in zip(before, after, strict=True))
-            kept = f"{np.mean(after) / np.mean(before):.0%}" if np.mean(before) > 0 else "–"
+            share = np.mean(after) / np.mean(before) if np.mean(before) > 0 else float("nan")
+            kept = "–" if np.isnan(share) else f"{share:.0%}" if share > 0 else "nothing"
             rows.append((
                 env, display_name(label), str(len(settings)), str(count), number(float(np.mean(before))),
                 number(float(np.mean(after))), shown(change), kept,
@@ -271,14 +272,14 @@ def distance_of_updates(runs: Runs, directory: Path) -> Table:
 
 
 def settings_ranked(runs: Runs, bounds: dict[str, tuple[float, float]]) -> Table:
-    """Which algorithm, m and epsilon to start from: scaled results over environments."""
-    environments = runs.environments
+    """Which algorithm, m and epsilon to start from: scaled results over the environments run in full."""
+    everything = {key[1:] for key in runs.cells}
+    environments = [
+        env for env in runs.environments if everything == {key[1:] for key in runs.cells if key[0] == env}
+    ]
     header = ("algorithm", "m", "ε", "scaled result, mean over environments", *environments)
     found = []
-    for label, m, clip in {key[1:4] for key in runs.cells}:
-        present = [env for env in environments if (m, clip) in runs.settings(env, label)]
-        if len(present) < len(environments):
-            continue
+    for label, m, clip, _ in everything if environments else ():
         means = {env: runs.mean(env, label, (m, clip)) for env in environments}
         scores = [(means[env] - bounds[env][0]) / (bounds[env][1] - bounds[env][0]) for env in environments]
         found.append((over(scores), label, m, clip, means))

@@ -99,6 +99,16 @@ def test_what_is_left_without_decay(claims: ModuleType, root: Path) -> None:
     assert softmax["kept"] == "100%"
 
 
+def test_ranking_is_over_environments_that_all_have(claims: ModuleType, root: Path) -> None:
+    runs = claims.Runs.load("mujoco-500k", root)
+    runs.cells.pop(("Ant-v5", "sppo-one-sided", 10, 0.1, None))
+    found = rows(claims.settings_ranked(runs, claims.normalisation_bounds(runs.cells.values())))
+    assert len(found) == 18
+    assert "Ant-v5" not in found[0]
+    assert (found[0]["algorithm"], found[0]["m"]) == ("sPPO one-sided", "10")
+    assert found[0]["Hopper-v5"] == "1060"
+
+
 def test_only_what_was_run_is_tabulated(claims: ModuleType, root: Path) -> None:
     tables = claims.all_tables(root)
     assert not any("TRPO" in heading or "symmetric" in heading for heading in tables)
