@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from sppo.report.load import load_study
+from sppo.report.published import completed_runs
 
 
 def main() -> int:
     """Print a line per run that both have; 1 if one differs, 2 if there is none."""
-    published, again = (load_study(Path(name)) for name in sys.argv[1:3])
-    known = {run.hash: run for run in published.runs if run.status == "completed"}
+    known, again = completed_runs(Path(sys.argv[1])), load_study(Path(sys.argv[2]))
     both = [(known[run.hash], run) for run in again.runs if run.status == "completed" and run.hash in known]
     if not both:
         print("no run is completed in both")

@@ -25,6 +25,9 @@ from sppo.report.runs import STATUSES, Run
 PAPER_ENVIRONMENTS = ("Hopper", "Walker2d", "HalfCheetah", "Ant", "Humanoid")
 NAMES = {"ppo": "PPO", "sppo": "sPPO", "mdpo": "MDPO", "smdpo": "sMDPO", "trpo": "TRPO", "a2c": "A2C"}
 
+#: the parameters of :class:`Setting`, in its order
+AXES = ("n_epochs", "clip_range", "eta")
+
 Value = float | int | str | None
 
 
@@ -133,7 +136,7 @@ def build_cells(study: Study) -> list[Cell]:
 def setting_of(config: Mapping[str, Any]) -> Setting:
     parameters = config.get("parameters")
     parameters = parameters if isinstance(parameters, dict) else {}
-    return Setting(*(_value(parameters.get(name)) for name in ("n_epochs", "clip_range", "eta")))
+    return Setting(*(_value(parameters.get(name)) for name in AXES))
 
 
 def display_name(label: str) -> str:
@@ -207,7 +210,7 @@ def _flat(config: Mapping[str, Any]) -> dict[str, str]:
     return entries
 
 
-_AXES = {("parameters", name) for name in ("n_epochs", "clip_range", "eta")}
+_AXES = {("parameters", name) for name in AXES}
 
 
 def _value(value: Any) -> Value:

@@ -35,9 +35,7 @@ class Study:
 
         :raises FileNotFoundError: if there is no report's CSV files
         """
-        if not published.is_published(directory):
-            raise FileNotFoundError(f"no {published.RUNS_CSV} and {published.EVALUATIONS_CSV} in {directory}")
-        earlier = {run.hash: run for run in published.read_runs(directory) if run.status == "completed"}
+        earlier = published.completed_runs(directory)
         runs = (run if run.status == "completed" else earlier.get(run.hash, run) for run in self.runs)
         return replace(self, runs=tuple(runs))
 

@@ -75,6 +75,16 @@ def read_runs(directory: Path) -> list[Run]:
     return [_read_run(row, curves) for row in rows]
 
 
+def completed_runs(directory: Path) -> dict[str, Run]:
+    """Hash -> run, of the completed runs in the two files.
+
+    :raises FileNotFoundError: if they are not there
+    """
+    if not is_published(directory):
+        raise FileNotFoundError(f"no {RUNS_CSV} and {EVALUATIONS_CSV} of a report in {directory}")
+    return {run.hash: run for run in read_runs(directory) if run.status == "completed"}
+
+
 def _read_curves(path: Path) -> dict[str, NDArray[np.float64]]:
     """Hash -> timesteps, episodes, means and spreads, one row each."""
     points: dict[str, list[list[float]]] = {}

@@ -8,12 +8,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from sppo.report.cells import Cell
+from sppo.report.cells import AXES, Cell
 from sppo.report.provenance import shown_path
 
 #: the study's own copy of its file, in the study directory and beside a report
 STUDY_FILE = "study.toml"
-_AXES = ("n_epochs", "clip_range", "eta")
 
 
 def publish_study_file(study_dir: Path, out: Path) -> str:
@@ -32,7 +31,7 @@ def rerun_command(cell: Cell, study_file: str) -> str:
     parameters = first.config["parameters"]
     words = ["python", "-m", "sppo", "study", "run", study_file, "--env", cell.env]
     words += ["--algorithm", first.algorithm]
-    names = [name for name in _AXES if parameters.get(name) is not None]
+    names = [name for name in AXES if parameters.get(name) is not None]
     names += [name.removeprefix("parameters.") for name in cell.varied if name.startswith("parameters.")]
     for name in names:
         value = parameters[name]

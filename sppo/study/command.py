@@ -133,19 +133,11 @@ def select(study: Study, args: argparse.Namespace) -> list[RunConfig]:
     for condition in args.where or []:
         runs = [run for run in runs if _matches(run, condition)]
     if getattr(args, "published", None) is not None:
-        done = _published(args.published)
+        done = importlib.import_module("sppo.report.published").completed_runs(args.published)
         runs = [run for run in runs if run.directory_name not in done]
     if not runs:
         raise StudyError("no run of the study is left by these flags")
     return runs
-
-
-def _published(directory: Path) -> set[str]:
-    """The completed runs in a report's CSV files, by the names of their directories."""
-    published = importlib.import_module("sppo.report.published")
-    if not published.is_published(directory):
-        raise StudyError(f"--published {directory}: no {published.RUNS_CSV} of a report is there")
-    return {run.hash for run in published.read_runs(directory) if run.status == "completed"}
 
 
 def _matches(run: RunConfig, condition: str) -> bool:
