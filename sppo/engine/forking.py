@@ -35,7 +35,7 @@ def quiet_start(process: Any) -> None:
 def _keep_shared() -> None:
     """Keep what exists now, modules mostly, from the garbage collectors of this process and its forks.
 
-    Their marks would unshare the memory, some 20 MB. Once per process, because what is kept from them is
+    Their marks would unshare the memory, some 40 MB. Once per process, because what is kept from them is
     freed only if it is in no cycle: a second time might keep a model.
     """
     gc.freeze()
