@@ -94,14 +94,19 @@ class Runs:
 
     def difference(self, env: str, label: str, setting: tuple[Any, Any], against: str = BASELINE) -> float:
         """Mean over the seeds that both have (over all seeds if they share none)."""
-        mine, theirs = self.results(env, label, setting), self.results(env, against, setting)
-        shared = mine.keys() & theirs.keys()
-        if not shared:
-            return float(np.mean(list(mine.values())) - np.mean(list(theirs.values())))
-        return float(np.mean([mine[seed] - theirs[seed] for seed in shared]))
+        mine, theirs = shared(self.results(env, label, setting), self.results(env, against, setting))
+        return float(np.mean(mine) - np.mean(theirs))
 
     def mean(self, env: str, label: str, setting: tuple[Any, Any]) -> float:
         return float(np.mean(list(self.results(env, label, setting).values())))
+
+
+def shared(one: dict[int, float], other: dict[int, float]) -> tuple[list[float], list[float]]:
+    """The results of the seeds that both have; all results if they share none."""
+    seeds = sorted(one.keys() & other.keys())
+    if not seeds:
+        return list(one.values()), list(other.values())
+    return [one[seed] for seed in seeds], [other[seed] for seed in seeds]
 
 
 def key_of(cell: Cell) -> Key:
@@ -241,8 +246,8 @@ def without_decay(runs: Runs, plain: Runs) -> Table:
             settings = [s for s in plain.settings(env, label) if s in runs.settings(env, label)]
             if not settings:
                 continue
-            before = [runs.mean(env, label, s) for s in settings]
-            after = [plain.mean(env, label, s) for s in settings]
+            pairs = [shared(runs.results(env, label, s), plain.results(env, label, s)) for s in settings]
+            before, after = ([float(np.mean(pair[side])) for pair in pairs] for side in (0, 1))
             count = sum(len(plain.results(env, label, s)) for s in settings)
             change = over(b - a for a, b in zip(before, after, strict=True))
             share = np.mean(after) / np.mean(before) if np.mean(before) > 0 else float("nan")
@@ -321,14 +326,47 @@ def symmetric_bounds(runs: Runs, symmetric: Runs) -> Table:
     return header, rows
 
 
-def divergences(mirror: Runs) -> Table:
-    """MDPO and sMDPO without a clip, and TRPO."""
-    header = ("environment", "algorithm", "η", "n", "result, 95 % interval")
-    rows = [
-        (env, display_name(label), "–" if eta is None else str(eta), str(cell.n), shown(over(cell.finals)))
-        for (env, label, _, _, eta), cell in mirror.cells.items()
-    ]
+def effect_of_symmetric_bounds(runs: Runs, symmetric: Runs) -> Table:
+    """What the other lower bound changes, at small and at large clips: per setting, on shared seeds."""
+    header = ("environment", "ε", "settings", "runs", "[1/(1+ε), 1+ε] minus [1−ε, 1+ε]", "better in")
+    rows = []
+    for env, label in dict.fromkeys(key[:2] for key in symmetric.cells):
+        both = Runs({key: cell for source in (runs, symmetric) for key, cell in source.cells.items()})
+        settings = both.settings(env, BASELINE, label)
+        clips = sorted({clip for _, clip in settings})
+        half = len(clips) // 2
+        for chosen in (clips[:half], clips[half:], clips):
+            units = [setting for setting in settings if setting[1] in chosen]
+            gaps = [both.difference(env, label, setting) for setting in units]
+            count = sum(len(both.results(env, label, setting)) for setting in units)
+            better = f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}"
+            rows.append(
+                (env, ", ".join(map(str, chosen)), str(len(gaps)), str(count), shown(over(gaps)), better)
+            )
     return header, rows
+
+
+def divergences(mirror: Runs, runs: Runs) -> Table:
+    """MDPO and sMDPO without a clip and TRPO, with the clipped algorithms at the same m beside them."""
+    header = ("environment", "algorithm", "η", "ε", "n", "result, 95 % interval")
+    rows = []
+    for env in mirror.environments:
+        rows += [
+            (env, display_name(label), "–" if eta is None else str(eta), "–", *_n_and_result(cell))
+            for (where, label, _, _, eta), cell in mirror.cells.items()
+            if where == env
+        ]
+        rows += [
+            (env, display_name(label), "–", str(clip), *_n_and_result(cell))
+            for label in (BASELINE, *VARIANTS)
+            for (where, name, m, clip, _), cell in runs.cells.items()
+            if (where, name, m) == (env, label, 10) and clip in (0.3, 0.5)
+        ]
+    return header, rows
+
+
+def _n_and_result(cell: Cell) -> tuple[str, str]:
+    return str(cell.n), shown(over(cell.finals))
 
 
 def beside_the_literature(runs: Runs) -> Table:
@@ -396,7 +434,8 @@ def all_tables(root: Path) -> dict[str, Table]:
         ),
         "Where to start": lambda: settings_ranked(runs, bounds),
         "PPO with symmetric bounds": lambda: symmetric_bounds(runs, symmetric),
-        "The divergence instead of the clip, and TRPO": lambda: divergences(mirror),
+        "What symmetric bounds change": lambda: effect_of_symmetric_bounds(runs, symmetric),
+        "The divergence instead of the clip, and TRPO": lambda: divergences(mirror, runs),
         "Beside published results": lambda: beside_the_literature(runs),
     }
     tables = {heading: make() for heading, make in made.items()}

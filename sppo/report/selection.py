@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from sppo.report.load import Study
+from sppo.study.definition import parse_seeds
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Selection:
 
         :raises ValueError: if the study has no such environment, algorithm or seed
         """
-        seeds = parse_seeds(self.seeds) if self.seeds is not None else None
+        seeds = None if self.seeds is None else set(parse_seeds(self.seeds))
         runs = [run for run in study.runs if run.config]
         _check("--env", self.environments, {run.env for run in runs})
         _check("--algorithm", self.algorithms, {run.algorithm for run in runs})
@@ -55,18 +55,6 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--env", action="append", metavar="ID", help="only this environment; may be repeated")
     group.add_argument("--algorithm", action="append", metavar="LABEL", help="only this algorithm; ditto")
     group.add_argument("--seeds", metavar="0:5", help="only these seeds: 0:5 (0 to 4), 3, or 0,2,7")
-
-
-def parse_seeds(text: str) -> set[int]:
-    """``"0:5"`` (0 to 4), ``"3"`` or ``"0,2,7"``."""
-    seeds: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?::(\d+))?\s*", part)
-        if match is None:
-            raise ValueError(f'--seeds {text}: write "0:5" (0 to 4) or "0,2,7"')
-        first = int(match[1])
-        seeds |= set(range(first, int(match[2]))) if match[2] else {first}
-    return seeds
 
 
 def _check(flag: str, wanted: Sequence[str] | None, present: Collection[str]) -> None:

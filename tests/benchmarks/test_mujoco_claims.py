@@ -35,11 +35,11 @@ def result(algorithm: str, m: int, clip: float, seed: int) -> float:
     return {"ppo": ppo, "sppo": base, "sppo-one-sided": ppo + 10.0}[algorithm]
 
 
-def publish(root: Path, name: str, shift: float, clips: tuple[float, ...] = (0.1, 0.3, 0.5)) -> None:
+def publish(root: Path, name: str, shift: float, seeds: tuple[int, ...] = (0, 1)) -> None:
     source, copy = root / "records" / name, root / name
     copy.mkdir()
     algorithms = ("ppo", "sppo", "sppo-one-sided")
-    for config in synthetic.grid(["Hopper-v5", "Ant-v5"], algorithms, clips=clips, seeds=range(2)):
+    for config in synthetic.grid(["Hopper-v5", "Ant-v5"], algorithms, clips=(0.1, 0.3, 0.5), seeds=seeds):
         parameters = config["parameters"]
         value = result(config["algorithm"], parameters["n_epochs"], parameters["clip_range"], config["seed"])
         value -= shift if config["algorithm"] == "ppo" else 0.0
@@ -97,6 +97,57 @@ def test_what_is_left_without_decay(claims: ModuleType, root: Path) -> None:
     assert ppo["change, 95 % interval"] == "−500.0 [−500.0, −500.0]"
     assert ppo["kept"] == "49%"
     assert softmax["kept"] == "100%"
+
+
+def test_changes_are_between_the_seeds_that_both_have(claims: ModuleType, tmp_path: Path) -> None:
+    """Every seed is 100 better than the one before: other seeds would show as a change."""
+    publish(tmp_path, "mujoco-500k", shift=0.0, seeds=(0, 1, 2))
+    publish(tmp_path, "mujoco-500k-nodecay", shift=0.0, seeds=(2,))
+    runs, plain = (claims.Runs.load(name, tmp_path) for name in ("mujoco-500k", "mujoco-500k-nodecay"))
+    for row in rows(claims.without_decay(runs, plain)):
+        assert (row["change, 95 % interval"], row["kept"]) == ("0.000 [0.000, 0.000]", "100%")
+    # If there is no such seed, all are used.
+    publish(tmp_path, "elsewhere", shift=0.0, seeds=(5,))
+    found = rows(claims.without_decay(runs, claims.Runs.load("elsewhere", tmp_path)))
+    assert found[0]["change, 95 % interval"] == "400.0 [400.0, 400.0]"
+
+
+def test_other_bounds_by_size_of_the_clip(claims: ModuleType, root: Path) -> None:
+    """Symmetric bounds that are worth 100 epsilon: 10 at the small clip, 30 and 50 at the large ones."""
+    source, copy = root / "records" / "symmetric", root / "mujoco-500k-symmetric"
+    copy.mkdir()
+    for config in synthetic.grid(["Hopper-v5"], ["ppo-symmetric"], clips=(0.1, 0.3, 0.5), seeds=[1]):
+        parameters = config["parameters"]
+        value = result("ppo", parameters["n_epochs"], parameters["clip_range"], 1)
+        synthetic.write_completed(source, config, np.full((18, 5), value + 100 * parameters["clip_range"]))
+    write_runs(load_study(source).runs, copy)
+    found = rows(claims.all_tables(root)["What symmetric bounds change"])
+    assert [(row["ε"], row["settings"], row["runs"]) for row in found] == [
+        ("0.1", "2", "2"),
+        ("0.3, 0.5", "4", "4"),
+        ("0.1, 0.3, 0.5", "6", "6"),
+    ]
+    gaps = [row["[1/(1+ε), 1+ε] minus [1−ε, 1+ε]"] for row in found]
+    assert gaps[0] == "10.0 [10.0, 10.0]"
+    assert [gap.split()[0] for gap in gaps[1:]] == ["40.0", "30.0"]
+
+
+def test_divergences_stand_beside_the_clips(claims: ModuleType, root: Path) -> None:
+    source, copy = root / "records" / "mirror", root / "mujoco-500k-mirror"
+    copy.mkdir()
+    for label, eta in (("trpo", None), ("smdpo", 1.0), ("smdpo", 10.0)):
+        config = synthetic.configuration("Hopper-v5", label, 0, n_epochs=10, clip_range="none", eta=eta)
+        synthetic.write_completed(source, config, np.full((18, 5), 7.0))
+    write_runs(load_study(source).runs, copy)
+    found = rows(claims.all_tables(root)["The divergence instead of the clip, and TRPO"])
+    assert {row["environment"] for row in found} == {"Hopper-v5"}
+    assert {(row["algorithm"], row["η"]) for row in found if row["ε"] == "–"} == {
+        ("TRPO", "–"),
+        ("sMDPO", "1.0"),
+        ("sMDPO", "10.0"),
+    }
+    ppo = next(row for row in found if row["algorithm"] == "PPO")
+    assert (ppo["ε"], ppo["n"], ppo["result, 95 % interval"].split()[0]) == ("0.3", "2", "1050")
 
 
 def test_ranking_is_over_environments_that_all_have(claims: ModuleType, root: Path) -> None:
