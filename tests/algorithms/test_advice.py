@@ -91,10 +91,14 @@ def test_actions_out_of_scale() -> None:
         ({"clip_range": 1.0, "use_softmax": False, "clip_mode": "symmetric"}, None),
         ({"clip_range": None, "eta": 1.0}, None),
         ({"clip_range": 0.2}, None),
+        ({"n_epochs": 100}, "n_epochs=100 passes"),
+        ({"n_epochs": 100, "clip_mode": "one-sided"}, None),
+        ({"n_epochs": 100, "use_softmax": False}, None),
+        ({"n_epochs": 100, "clip_range": None, "eta": 1.0}, None),
     ],
 )
 def test_clip(options: dict[str, Any], finding: str | None) -> None:
-    model = SPPO("MlpPolicy", venv(), **SMALL, **options)
+    model = SPPO("MlpPolicy", venv(), **(SMALL | options))
     if finding is None:
         assert sppo.check(model) == []
     else:
