@@ -28,9 +28,12 @@ def grid_figure(cells: Sequence[Cell], look: Look) -> Plot | None:
         return None
     clips = sorted({cell.setting.clip_range for cell in grid}, key=order_key)
     styles = line_styles(cell.setting.n_epochs for cell in grid)
-    environments = order_environments(cell.env for cell in grid)
+    # An environment that the study has not come to would be a row of empty panels: it is named instead.
+    planned = order_environments(cell.env for cell in grid)
+    begun = order_environments(cell.env for cell in grid if cell.n) or planned
+    absent = [env for env in planned if env not in begun]
     rows = []
-    for env in environments:
+    for env in begun:
         limits = _limits([cell for cell in grid if cell.env == env])
         row = []
         for clip in clips:
@@ -50,6 +53,7 @@ def grid_figure(cells: Sequence[Cell], look: Look) -> Plot | None:
         x_label="environment steps",
         y_label="return",
         seeds=_seeds(grid),
+        absent=f"No completed run yet: {', '.join(absent)}." if absent else "",
     )
 
 

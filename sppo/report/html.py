@@ -87,8 +87,9 @@ def figure_html(plot: Plot, footer: str) -> str:
     )
     keys = "".join(f"<li>{_key_svg(key)}{escape(key.text)}</li>" for key in plot.keys)
     wide = " four" if max(len(row) for row in plot.rows) == 4 else ""
+    caption = f"{plot.caption} {plot.absent}".rstrip()
     return (
-        f'<p>{escape(plot.caption)}</p>\n<div><ul class="legend sticky" aria-label="Legend">{keys}</ul>\n'
+        f'<p>{escape(caption)}</p>\n<div><ul class="legend sticky" aria-label="Legend">{keys}</ul>\n'
         f'<div class="panels{wide}">\n{panels}\n</div></div>\n<p class="made">{escape(footer)}</p>'
     )
 

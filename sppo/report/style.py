@@ -64,7 +64,10 @@ class Key:
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure: rows of panels, what their lines mean, and a caption."""
+    """A figure: rows of panels, what their lines mean, and a caption.
+
+    ``absent`` says what has no panel; the caption and the saved sheet's footer show it.
+    """
 
     name: str
     title: str
@@ -76,6 +79,7 @@ class Plot:
     seeds: tuple[int, ...]
     panel_size: tuple[float, float] = (3.0, 2.2)
     y_labels: Sequence[str] = field(default_factory=tuple)
+    absent: str = ""
 
 
 def assign_looks(labels: Iterable[str]) -> Look:
@@ -110,6 +114,7 @@ def write_sheet(plot: Plot, out: Path, footer: str, formats: Sequence[str] = ("p
     """Save the whole figure; ``footer`` is printed in it and kept in its metadata."""
     import matplotlib as mpl
 
+    footer = f"{plot.absent} | {footer}" if plot.absent else footer
     about = f"{plot.title}. {footer}"
     # without a creation date, the same records give the same bytes
     metadata: dict[str, dict[str, Any]] = {

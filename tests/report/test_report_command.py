@@ -252,6 +252,31 @@ def test_part_of_a_study(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert command.endswith(" --env Hopper-v5 --seeds 0:1")
 
 
+def test_environments_without_a_run_are_named_instead_of_drawn(tmp_path: Path) -> None:
+    """Rows of empty panels would push what there is off the page; their counts stay in the tables."""
+    configs = small_grid(passes=[10])
+    for config in configs:
+        if config["env"] == "Ant-v5":
+            synthetic.write_completed(tmp_path, config)
+    synthetic.write_plan(tmp_path, configs)
+    assert report_study(tmp_path, command="report") == 0
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "No completed run yet: Hopper-v5." in page
+    assert "<figcaption>Ant-v5, ε = 0.7</figcaption>" in page
+    assert "<figcaption>Hopper-v5, ε = 0.7</figcaption>" not in page
+    assert b"No completed run yet: Hopper-v5." in (tmp_path / "report" / "grid.png").read_bytes()
+    rows = table(tmp_path / "report" / "final_returns.csv")
+    assert {row["missing"] for row in rows if row["env"] == "Hopper-v5"} == {"2"}
+
+
+def test_a_study_without_any_run_is_drawn_as_planned(tmp_path: Path) -> None:
+    synthetic.write_plan(tmp_path, small_grid(passes=[10]))
+    assert report_study(tmp_path, command="report") == 0
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "No completed run yet" not in page
+    assert "<figcaption>Hopper-v5, ε = 0.7</figcaption>" in page
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
