@@ -6,32 +6,41 @@ Reads the CSV files of the reports below ``benchmarks/results/mujoco``, writes `
 ``claims.json`` beside them, and puts the tables that the two READMEs show between their markers
 (``<!-- table: HEADING -->``, ``<!-- end -->``). A run's result is the mean return of its last evaluation.
 
-There are few seeds and many settings, so a setting (one m, one epsilon) is the unit: a difference
-between two algorithms is taken per environment and setting, between the means over the seeds that both
-have, and the interval is Student's t over those differences. It covers the spread between settings as
-well as that between seeds, and is wide where the algorithms differ in some settings only. Where
-environments are pooled, returns are scaled so that 0 and 1 are the lowest and the highest result of any
-run of the environment in the study with decay.
+Differences are taken per environment and setting (``mujoco_runs.py``), and the interval is Student's t over
+them. It covers the spread between settings as well as that between seeds, and is wide where the algorithms
+differ in some settings only.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from mujoco_runs import (
+    BASELINE,
+    VARIANTS,
+    Bounds,
+    Runs,
+    Table,
+    changes_without_decay,
+    growth_in_units,
+    kept,
+    over,
+    scaled_lead,
+    share_text,
+    shown,
+)
+from mujoco_verdicts import verdicts
 
-from sppo.report.cells import Cell, build_cells, display_name, order_environments
+from sppo.report.cells import Cell, display_name, order_labels
 from sppo.report.events import read_scalars
-from sppo.report.load import load_study
 from sppo.report.provenance import seeds_text
-from sppo.report.statistics import Estimate, mean_interval, probability_of_improvement
+from sppo.report.statistics import probability_of_improvement
 from sppo.report.summary import normalisation_bounds
-from sppo.report.tables import interval, number
+from sppo.report.tables import number
 from sppo.report.tensorboard import run_name
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,8 +51,6 @@ GRID, NODECAY, MIRROR, SYMMETRIC = (
     "mujoco-500k-mirror",
     "mujoco-500k-symmetric",
 )
-BASELINE = "ppo"
-VARIANTS = ("sppo", "sppo-one-sided")
 #: mean returns of PPO at 1M steps, from the literature; versions of the environments differ
 PUBLISHED = {
     "Tianshou (10 seeds)": {
@@ -59,71 +66,6 @@ PUBLISHED = {
 _KL = "train/approx_kl"
 _MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 READMES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md")
-
-Key = tuple[str, str, Any, Any, Any]
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
-
-
-@dataclass(frozen=True)
-class Runs:
-    """The completed runs of one study by environment, algorithm, m, epsilon and eta."""
-
-    cells: dict[Key, Cell]
-
-    @staticmethod
-    def load(name: str, root: Path) -> Runs:
-        """Nothing, if the study is not published."""
-        if not (root / name / "runs.csv").is_file():
-            return Runs({})
-        cells = build_cells(load_study(root / name))
-        return Runs({key_of(cell): cell for cell in cells if cell.n})
-
-    @property
-    def environments(self) -> list[str]:
-        return order_environments(key[0] for key in self.cells)
-
-    def settings(self, env: str, *labels: str) -> list[tuple[Any, Any]]:
-        """Every (m, epsilon) of which all these algorithms have a run."""
-        found = [{key[2:4] for key in self.cells if key[:2] == (env, label)} for label in labels]
-        return sorted(set.intersection(*found))
-
-    def results(self, env: str, label: str, setting: tuple[Any, Any]) -> dict[int, float]:
-        """Seed -> result."""
-        cell = self.cells[(env, label, *setting, None)]
-        return {run.seed: run.final_return for run in cell.completed}
-
-    def difference(self, env: str, label: str, setting: tuple[Any, Any], against: str = BASELINE) -> float:
-        """Mean over the seeds that both have (over all seeds if they share none)."""
-        mine, theirs = shared(self.results(env, label, setting), self.results(env, against, setting))
-        return float(np.mean(mine) - np.mean(theirs))
-
-    def mean(self, env: str, label: str, setting: tuple[Any, Any]) -> float:
-        return float(np.mean(list(self.results(env, label, setting).values())))
-
-
-def shared(one: dict[int, float], other: dict[int, float]) -> tuple[list[float], list[float]]:
-    """The results of the seeds that both have; all results if they share none."""
-    seeds = sorted(one.keys() & other.keys())
-    if not seeds:
-        return list(one.values()), list(other.values())
-    return [one[seed] for seed in seeds], [other[seed] for seed in seeds]
-
-
-def key_of(cell: Cell) -> Key:
-    setting = cell.setting
-    return (cell.env, cell.label, setting.n_epochs, setting.clip_range, setting.eta)
-
-
-def over(values: Iterable[float]) -> Estimate:
-    """Mean and Student-t interval over units."""
-    listed = list(values)
-    if not listed:
-        return Estimate(float("nan"))
-    return Estimate(*(float(bound) for bound in mean_interval(listed)))
-
-
-def shown(estimate: Estimate, digits: int | None = None) -> str:
-    return f"{number(estimate.value, digits)} {interval(estimate, digits)}".rstrip()
 
 
 def in_every_environment(runs: Runs) -> Table:
@@ -153,14 +95,7 @@ def in_every_environment(runs: Runs) -> Table:
     return header, rows
 
 
-def scaled_lead(
-    runs: Runs, bounds: dict[str, tuple[float, float]], env: str, label: str, setting: Any
-) -> float:
-    low, high = bounds[env]
-    return runs.difference(env, label, setting) / (high - low)
-
-
-def all_environments(runs: Runs, bounds: dict[str, tuple[float, float]], but: str = "") -> Table:
+def all_environments(runs: Runs, bounds: Bounds, but: str = "") -> Table:
     """Claim (a) pooled: scaled differences from PPO over environments and settings."""
     header = ("algorithm", "m", "pairs", "scaled difference, 95 % interval", "better in")
     units = {
@@ -183,7 +118,7 @@ def all_environments(runs: Runs, bounds: dict[str, tuple[float, float]], but: st
     return header, rows
 
 
-def lead_by_setting(runs: Runs, bounds: dict[str, tuple[float, float]]) -> Table:
+def lead_by_setting(runs: Runs, bounds: Bounds) -> Table:
     """The lead over PPO at each m and epsilon, over environments."""
     settings = sorted({s for env in runs.environments for s in runs.settings(env, BASELINE)})
     header = ("algorithm", "m", *(f"ε = {clip}" for clip in sorted({clip for _, clip in settings})))
@@ -203,36 +138,14 @@ def lead_by_setting(runs: Runs, bounds: dict[str, tuple[float, float]]) -> Table
     return header, rows
 
 
-def growth_of_lead(runs: Runs, bounds: dict[str, tuple[float, float]]) -> Table:
+def growth_of_lead(runs: Runs, bounds: Bounds) -> Table:
     """Claim (b): the lead grows with m and with epsilon."""
     header = ("algorithm", "lead at m = 100 minus at m = 10", "pairs", "slope of the lead in ε", "lines")
     rows = []
     for label in VARIANTS:
-        steps, slopes = [], []
-        for env in runs.environments:
-            leads = {
-                setting: scaled_lead(runs, bounds, env, label, setting)
-                for setting in runs.settings(env, BASELINE, label)
-            }
-            passes, clips = sorted({m for m, _ in leads}), sorted({clip for _, clip in leads})
-            steps += [
-                leads[passes[-1], clip] - leads[passes[0], clip]
-                for clip in clips
-                if len(passes) > 1 and {(passes[0], clip), (passes[-1], clip)} <= leads.keys()
-            ]
-            for m in passes:
-                points = [(clip, leads[m, clip]) for clip in clips if (m, clip) in leads]
-                if len(points) > 2:
-                    slopes.append(float(np.polyfit([x for x, _ in points], [y for _, y in points], 1)[0]))
-        rows.append(
-            (
-                display_name(label),
-                shown(over(steps), 2),
-                str(len(steps)),
-                shown(over(slopes), 2),
-                str(len(slopes)),
-            )
-        )
+        units = growth_in_units(runs, bounds, label)
+        numbers = [text for unit in units for text in (shown(over(unit), 2), str(len(unit)))]
+        rows.append((display_name(label), *numbers))
     return header, rows
 
 
@@ -243,18 +156,14 @@ def without_decay(runs: Runs, plain: Runs) -> Table:
     rows = []
     for env in plain.environments:
         for label in (BASELINE, *VARIANTS):
-            settings = [s for s in plain.settings(env, label) if s in runs.settings(env, label)]
-            if not settings:
+            changes = changes_without_decay(runs, plain, env, label)
+            if not changes:
                 continue
-            pairs = [shared(runs.results(env, label, s), plain.results(env, label, s)) for s in settings]
-            before, after = ([float(np.mean(pair[side])) for pair in pairs] for side in (0, 1))
-            count = sum(len(plain.results(env, label, s)) for s in settings)
-            change = over(b - a for a, b in zip(before, after, strict=True))
-            share = np.mean(after) / np.mean(before) if np.mean(before) > 0 else float("nan")
-            kept = "–" if np.isnan(share) else f"{share:.0%}" if share > 0 else "nothing"
+            count = sum(cell.n for key, cell in plain.cells.items() if key[:2] == (env, label))
+            before, after = np.mean(changes, axis=0)
             rows.append((
-                env, display_name(label), str(len(settings)), str(count), number(float(np.mean(before))),
-                number(float(np.mean(after))), shown(change), kept,
+                env, display_name(label), str(len(changes)), str(count), number(float(before)),
+                number(float(after)), shown(over(b - a for a, b in changes)), share_text(kept(changes)),
             ))  # fmt: skip
     return header, rows
 
@@ -277,7 +186,7 @@ def distance_of_updates(runs: Runs, directory: Path) -> Table:
     return header, rows
 
 
-def settings_ranked(runs: Runs, bounds: dict[str, tuple[float, float]]) -> Table:
+def settings_ranked(runs: Runs, bounds: Bounds) -> Table:
     """Which algorithm, m and epsilon to start from: scaled results over the environments run in full."""
     everything = {key[1:] for key in runs.cells}
     environments = [
@@ -353,8 +262,9 @@ def divergences(mirror: Runs, runs: Runs) -> Table:
     for env in mirror.environments:
         rows += [
             (env, display_name(label), "–" if eta is None else str(eta), "–", *_n_and_result(cell))
-            for (where, label, _, _, eta), cell in mirror.cells.items()
-            if where == env
+            for label in order_labels(key[1] for key in mirror.cells)
+            for (where, name, _, _, eta), cell in mirror.cells.items()
+            if (where, name) == (env, label)
         ]
         rows += [
             (env, display_name(label), "–", str(clip), *_n_and_result(cell))
@@ -421,6 +331,7 @@ def all_tables(root: Path) -> dict[str, Table]:
     mirror, symmetric = Runs.load(MIRROR, root), Runs.load(SYMMETRIC, root)
     bounds = normalisation_bounds(runs.cells.values())
     made: dict[str, Callable[[], Table]] = {
+        "Verdicts": lambda: verdicts(runs, plain, bounds),
         "(a) Against PPO, environment by environment": lambda: in_every_environment(runs),
         "(a) All environments together": lambda: all_environments(runs, bounds),
         "(a) Without Ant": lambda: all_environments(runs, bounds, but="Ant-v5"),
@@ -429,6 +340,8 @@ def all_tables(root: Path) -> dict[str, Table]:
             runs, bounds
         ),
         "(c) Without learning-rate decay and gradient clipping": lambda: without_decay(runs, plain),
+        "(c) Against PPO, without decay and clipping": lambda: in_every_environment(plain),
+        "(c) Together": lambda: all_environments(plain, bounds),
         "How far updates go (median of `train/approx_kl` over training, runs in `tensorboard/`)": (
             lambda: distance_of_updates(runs, root / GRID / "tensorboard" / "runs")
         ),

@@ -19,6 +19,8 @@ PATH = Path(__file__).parents[2] / "benchmarks" / "mujoco_claims.py"
 
 @pytest.fixture(scope="module")
 def claims() -> ModuleType:
+    """The script, which finds its neighbours as it does when it is run."""
+    sys.path.insert(0, str(PATH.parent))
     spec = importlib.util.spec_from_file_location("mujoco_claims", PATH)
     assert spec is not None
     assert spec.loader is not None
@@ -97,6 +99,40 @@ def test_what_is_left_without_decay(claims: ModuleType, root: Path) -> None:
     assert ppo["change, 95 % interval"] == "−500.0 [−500.0, −500.0]"
     assert ppo["kept"] == "49%"
     assert softmax["kept"] == "100%"
+
+
+def test_verdicts(claims: ModuleType, root: Path) -> None:
+    """sPPO's lead grows by construction, the one-sided variant's lead of 10 is certain and constant."""
+    found = {row["claim"]: row for row in rows(claims.all_tables(root)["Verdicts"])}
+    decided = {claim: row["verdict"].strip("*") for claim, row in found.items()}
+    assert decided == {
+        "(a) two-sided sPPO is at least as good as PPO": "holds",
+        "(a) one-sided sPPO is at least as good as PPO": "holds",
+        "(b) the lead of two-sided sPPO grows with the number of passes m": "holds",
+        "(b) the lead of one-sided sPPO grows with the number of passes m": "open",
+        "(b) the lead of two-sided sPPO grows with the clip ε": "open",
+        "(b) the lead of one-sided sPPO grows with the clip ε": "open",
+        "(c) without decay and clipping PPO fails": "refuted",
+        "(c) without them two-sided sPPO degrades only mildly": "holds",
+        "(c) without them one-sided sPPO degrades only mildly": "holds",
+        "(c) without them two-sided sPPO is ahead of PPO": "holds",
+        "(c) without them one-sided sPPO is ahead of PPO": "holds",
+    }
+    assert (
+        "ahead on average in 2 of 2 environments (Hopper, Ant)"
+        in next(iter(found.values()))["evidence: scaled, mean and 95 % interval"]
+    )
+
+
+@pytest.mark.parametrize(("shift", "verdict"), [(0.0, "refuted"), (960.0, "holds"), (890.0, "open")])
+def test_failing_is_to_keep_less_than_a_tenth(
+    claims: ModuleType, tmp_path: Path, shift: float, verdict: str
+) -> None:
+    """PPO's results lie between 850 and 1050: without both, 960 less is a tenth of none of them."""
+    publish(tmp_path, "mujoco-500k", shift=0.0)
+    publish(tmp_path, "mujoco-500k-nodecay", shift=shift)
+    found = {row["claim"]: row["verdict"] for row in rows(claims.all_tables(tmp_path)["Verdicts"])}
+    assert found["(c) without decay and clipping PPO fails"].strip("*") == verdict
 
 
 def test_changes_are_between_the_seeds_that_both_have(claims: ModuleType, tmp_path: Path) -> None:
