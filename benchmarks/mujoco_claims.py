@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -332,6 +333,9 @@ def all_tables(root: Path) -> dict[str, Table]:
     bounds = normalisation_bounds(runs.cells.values())
     made: dict[str, Callable[[], Table]] = {
         "Verdicts": lambda: verdicts(runs, plain, bounds),
+        "Verdicts by the mean over all evaluations": lambda: verdicts(
+            replace(runs, whole=True), replace(plain, whole=True), bounds
+        ),
         "(a) Against PPO, environment by environment": lambda: in_every_environment(runs),
         "(a) All environments together": lambda: all_environments(runs, bounds),
         "(a) Without Ant": lambda: all_environments(runs, bounds, but="Ant-v5"),

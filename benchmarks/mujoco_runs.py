@@ -33,9 +33,13 @@ Bounds = dict[str, tuple[float, float]]
 
 @dataclass(frozen=True)
 class Runs:
-    """The completed runs of one study by environment, algorithm, m, epsilon and eta."""
+    """The completed runs of one study by environment, algorithm, m, epsilon and eta.
+
+    ``whole`` takes the mean over all evaluations for a run's result, instead of the last one.
+    """
 
     cells: dict[Key, Cell]
+    whole: bool = False
 
     @staticmethod
     def load(name: str, root: Path) -> Runs:
@@ -57,7 +61,10 @@ class Runs:
     def results(self, env: str, label: str, setting: tuple[Any, Any]) -> dict[int, float]:
         """Seed -> result."""
         cell = self.cells[(env, label, *setting, None)]
-        return {run.seed: run.final_return for run in cell.completed}
+        return {
+            run.seed: float(np.mean(run.returns)) if self.whole else run.final_return
+            for run in cell.completed
+        }
 
     def difference(self, env: str, label: str, setting: tuple[Any, Any], against: str = BASELINE) -> float:
         """Mean over the seeds that both have (over all seeds if they share none)."""

@@ -124,6 +124,22 @@ def test_verdicts(claims: ModuleType, root: Path) -> None:
     )
 
 
+def test_verdicts_on_the_whole_curve(claims: ModuleType, tmp_path: Path) -> None:
+    """A lead of 50 that is lost in the last evaluation counts over the whole training only."""
+    source, copy = tmp_path / "records", tmp_path / "mujoco-500k"
+    copy.mkdir()
+    for config in synthetic.grid(["Hopper-v5"], ["ppo", "sppo"], seeds=range(2)):
+        returns = np.full((18, 5), 100.0 + config["seed"])
+        returns[:-1] += 50.0 if config["algorithm"] == "sppo" else 0.0
+        synthetic.write_completed(source, config, returns)
+    write_runs(load_study(source).runs, copy)
+    tables = claims.all_tables(tmp_path)
+    by_end, by_curve = (
+        rows(tables[name])[0]["verdict"] for name in ("Verdicts", "Verdicts by the mean over all evaluations")
+    )
+    assert (by_end, by_curve) == ("open", "**holds**")
+
+
 @pytest.mark.parametrize(("shift", "verdict"), [(0.0, "refuted"), (960.0, "holds"), (890.0, "open")])
 def test_failing_is_to_keep_less_than_a_tenth(
     claims: ModuleType, tmp_path: Path, shift: float, verdict: str
