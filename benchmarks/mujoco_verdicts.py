@@ -59,8 +59,8 @@ def _as_good_as_ppo(runs: Runs, bounds: Bounds) -> Iterator[Row]:
         ahead = [_short(env) for env, gaps in leads.items() if np.mean(gaps) > 0]
         where = f"ahead on average in {len(ahead)} of {len(leads)} environments"
         where += f" ({', '.join(ahead)})" if ahead else ""
-        evidence = f"{shown(over(pooled), 2)} over {len(pooled)} pairs; {where}"
-        yield f"(a) {name} is at least as good as PPO", _decided(over(pooled)), evidence
+        evidence = f"{shown(over(pooled), 3)} over {len(pooled)} pairs; {where}"
+        yield f"(a) on average {name} is at least as good as PPO", _decided(over(pooled)), evidence
 
 
 def _growing_lead(runs: Runs, bounds: Bounds) -> Iterator[Row]:
@@ -69,7 +69,7 @@ def _growing_lead(runs: Runs, bounds: Bounds) -> Iterator[Row]:
         for label, name in _NAMES.items():
             found = growth[label][axis]
             if found:
-                evidence = f"{shown(over(found), 2)} {kind}, {len(found)} {unit}"
+                evidence = f"{shown(over(found), 3)} {kind}, {len(found)} {unit}"
                 yield f"(b) the lead of {name} grows with {what}", _decided(over(found)), evidence
 
 
@@ -88,7 +88,7 @@ def _left_without_decay(runs: Runs, plain: Runs, bounds: Bounds) -> Iterator[Row
         else:
             claim = f"(c) without them {_NAMES[label]} degrades only mildly"
             decided = _decided(over(after - MILD * before for before, after in scaled))
-        change = shown(over(after - before for before, after in scaled), 2)
+        change = shown(over(after - before for before, after in scaled), 3)
         yield claim, decided, f"keeps {', '.join(shares)}; change {change} over {len(scaled)} settings"
 
 
@@ -97,7 +97,7 @@ def _ahead_without_decay(plain: Runs, bounds: Bounds) -> Iterator[Row]:
         pooled = [lead for gaps in leads_by_environment(plain, bounds, label).values() for lead in gaps]
         if pooled:
             better = sum(lead > 0 for lead in pooled)
-            evidence = f"{shown(over(pooled), 2)} over {len(pooled)} pairs, better in {better}"
+            evidence = f"{shown(over(pooled), 3)} over {len(pooled)} pairs, better in {better}"
             yield f"(c) without them {name} is ahead of PPO", _decided(over(pooled)), evidence
 
 
