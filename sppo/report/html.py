@@ -7,6 +7,7 @@ become cards on narrow screens.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
@@ -158,6 +159,10 @@ def _finals_html(finals: Sequence[FinalReturn], provenance: Provenance, study_fi
     ]
     for env in order_environments(row.cell.env for row in finals):
         rows = [row for row in finals if row.cell.env == env]
+        steps = ", ".join(f"{count:,}" for count in sorted({row.cell.steps for row in rows}))
+        if any(row.cell.n for row in finals) and not any(row.cell.n for row in rows):
+            parts.append(_nothing_yet(f"{env}, {steps} steps", rows))
+            continue
         labels = order_labels(row.cell.label for row in rows)
         settings = list(dict.fromkeys(row.cell.setting for row in rows))
         at = {(row.cell.setting, row.cell.label): row for row in rows}
@@ -165,12 +170,20 @@ def _finals_html(finals: Sequence[FinalReturn], provenance: Provenance, study_fi
             [escape(setting.text), *(_final_html(at.get((setting, label))) for label in labels)]
             for setting in settings
         ]
-        steps = ", ".join(f"{count:,}" for count in sorted({row.cell.steps for row in rows}))
         header = ["setting", *(display_name(label) for label in labels)]
         parts.append(table_html(header, body, f"{env}, {steps} steps"))
         parts.append(_reruns_html(rows, study_file))
     seeds = {seed for row in finals for seed in row.seeds}
     return "\n".join([*parts, _made_line(provenance, seeds)])
+
+
+def _nothing_yet(title: str, rows: Sequence[FinalReturn]) -> str:
+    """One line for an environment that the study has not come to."""
+    counts = Counter[str]()
+    for row in rows:
+        counts.update(row.cell.counts())
+    listed = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    return f'<p><strong>{escape(title)}</strong>: <span class="alarm">no completed run, {listed}</span></p>'
 
 
 def _reruns_html(rows: Sequence[FinalReturn], study_file: str) -> str:

@@ -265,6 +265,7 @@ def test_environments_without_a_run_are_named_instead_of_drawn(tmp_path: Path) -
     assert "<figcaption>Ant-v5, ε = 0.7</figcaption>" in page
     assert "<figcaption>Hopper-v5, ε = 0.7</figcaption>" not in page
     assert b"No completed run yet: Hopper-v5." in (tmp_path / "report" / "grid.png").read_bytes()
+    assert page.count("no completed run, 8 missing") == 1
     rows = table(tmp_path / "report" / "final_returns.csv")
     assert {row["missing"] for row in rows if row["env"] == "Hopper-v5"} == {"2"}
 
