@@ -26,12 +26,14 @@ from mujoco_runs import (
     Bounds,
     Runs,
     Table,
+    better_in,
     changes_without_decay,
     growth_in_units,
     kept,
+    leads_over_ppo,
     over,
-    scaled_lead,
     share_text,
+    short_name,
     shown,
 )
 from mujoco_verdicts import verdicts
@@ -69,6 +71,19 @@ _MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 READMES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md")
 
 
+def inventory(studies: dict[str, Runs]) -> Table:
+    """How many runs there are of what."""
+    header = ("study", "environment", "steps", "cells", "runs", "seeds")
+    rows = []
+    for name, runs in studies.items():
+        for env in runs.environments:
+            cells = [cell for key, cell in runs.cells.items() if key[0] == env]
+            seeds = seeds_text(run.seed for cell in cells for run in cell.completed)
+            count = sum(cell.n for cell in cells)
+            rows.append((name, env, f"{cells[0].steps:,}", str(len(cells)), str(count), seeds))
+    return header, rows
+
+
 def in_every_environment(runs: Runs) -> Table:
     """Claim (a): at least as good as PPO in all environments."""
     header = ("environment", "algorithm", "runs per setting", "settings", "PPO, mean", "mean",
@@ -91,7 +106,7 @@ def in_every_environment(runs: Runs) -> Table:
                 str(len(settings)),
                 number(float(np.mean([runs.mean(env, BASELINE, s) for s in settings]))),
                 number(float(np.mean([runs.mean(env, label, s) for s in settings]))), shown(over(gaps)),
-                f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}", shown(better, 2),
+                better_in(gaps), shown(better, 2),
             ))  # fmt: skip
     return header, rows
 
@@ -101,10 +116,10 @@ def all_environments(runs: Runs, bounds: Bounds, but: str = "") -> Table:
     header = ("algorithm", "m", "pairs", "scaled difference, 95 % interval", "better in")
     units = {
         label: [
-            (setting[0], scaled_lead(runs, bounds, env, label, setting))
-            for env in runs.environments
+            (setting[0], lead)
+            for env, gaps in leads_over_ppo(runs, bounds, label).items()
             if env != but
-            for setting in runs.settings(env, BASELINE, label)
+            for setting, lead in gaps.items()
         ]
         for label in VARIANTS
     }
@@ -114,8 +129,7 @@ def all_environments(runs: Runs, bounds: Bounds, but: str = "") -> Table:
         for chosen in [[m] for m in passes] + ([passes] if len(passes) > 1 else []):
             gaps = [lead for m, lead in leads if m in chosen]
             name = ", ".join(str(m) for m in chosen)
-            better = f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}"
-            rows.append((display_name(label), name, str(len(gaps)), shown(over(gaps), 2), better))
+            rows.append((display_name(label), name, str(len(gaps)), shown(over(gaps), 2), better_in(gaps)))
     return header, rows
 
 
@@ -125,13 +139,10 @@ def lead_by_setting(runs: Runs, bounds: Bounds) -> Table:
     header = ("algorithm", "m", *(f"ε = {clip}" for clip in sorted({clip for _, clip in settings})))
     rows = []
     for label in VARIANTS:
+        found = leads_over_ppo(runs, bounds, label).values()
         for m in sorted({m for m, _ in settings}):
             leads = [
-                over(
-                    scaled_lead(runs, bounds, env, label, setting)
-                    for env in runs.environments
-                    if setting in runs.settings(env, BASELINE, label)
-                )
+                over(gaps[setting] for gaps in found if setting in gaps)
                 for setting in settings
                 if setting[0] == m
             ]
@@ -240,8 +251,8 @@ def effect_of_symmetric_bounds(runs: Runs, symmetric: Runs) -> Table:
     """What the other lower bound changes, at small and at large clips: per setting, on shared seeds."""
     header = ("environment", "ε", "settings", "runs", "[1/(1+ε), 1+ε] minus [1−ε, 1+ε]", "better in")
     rows = []
+    both = Runs(runs.cells | symmetric.cells)
     for env, label in dict.fromkeys(key[:2] for key in symmetric.cells):
-        both = Runs({key: cell for source in (runs, symmetric) for key, cell in source.cells.items()})
         settings = both.settings(env, BASELINE, label)
         clips = sorted({clip for _, clip in settings})
         half = len(clips) // 2
@@ -249,10 +260,10 @@ def effect_of_symmetric_bounds(runs: Runs, symmetric: Runs) -> Table:
             units = [setting for setting in settings if setting[1] in chosen]
             gaps = [both.difference(env, label, setting) for setting in units]
             count = sum(len(both.results(env, label, setting)) for setting in units)
-            better = f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}"
-            rows.append(
-                (env, ", ".join(map(str, chosen)), str(len(gaps)), str(count), shown(over(gaps)), better)
-            )
+            rows.append((
+                env, ", ".join(map(str, chosen)), str(len(gaps)), str(count), shown(over(gaps)),
+                better_in(gaps),
+            ))  # fmt: skip
     return header, rows
 
 
@@ -299,11 +310,10 @@ def beside_the_literature(runs: Runs) -> Table:
             name = f"{display_name(key[1])}, m = {key[2]}, ε = {key[3]}"
             best[family] = f"{shown(over(runs.cells[key].finals))} ({name}, n = {runs.cells[key].n})"
         usual = runs.cells.get((env, BASELINE, 10, 0.3, None))
-        short = env.partition("-")[0]
         rows.append((
             env, f"{next(c.steps for k, c in runs.cells.items() if k[0] == env):,}",
             f"{shown(over(usual.finals))} (n = {usual.n})" if usual else "–", best[BASELINE,], best[VARIANTS],
-            *(column.get(short, "–") for column in PUBLISHED.values()),
+            *(column.get(short_name(env), "–") for column in PUBLISHED.values()),
         ))  # fmt: skip
     return header, rows
 
@@ -328,10 +338,11 @@ def fill(text: str, tables: dict[str, Table]) -> str:
 
 def all_tables(root: Path) -> dict[str, Table]:
     """Every table for which there are runs, by its heading."""
-    runs, plain = Runs.load(GRID, root), Runs.load(NODECAY, root)
-    mirror, symmetric = Runs.load(MIRROR, root), Runs.load(SYMMETRIC, root)
+    studies = {name: Runs.load(name, root) for name in (GRID, NODECAY, MIRROR, SYMMETRIC)}
+    runs, plain, mirror, symmetric = studies.values()
     bounds = normalisation_bounds(runs.cells.values())
     made: dict[str, Callable[[], Table]] = {
+        "The runs there are": lambda: inventory(studies),
         "Verdicts": lambda: verdicts(runs, plain, bounds),
         "Verdicts by the mean over all evaluations": lambda: verdicts(
             replace(runs, whole=True), replace(plain, whole=True), bounds
@@ -363,16 +374,8 @@ def main() -> None:
     """Write the tables."""
     tables = all_tables(RESULTS)
     text = "# Claim by claim\n\nMade by `python benchmarks/mujoco_claims.py` from the studies' CSV files.\n"
-    for name in (GRID, NODECAY, MIRROR, SYMMETRIC):
-        runs = Runs.load(name, RESULTS)
-        for env in runs.environments:
-            cells = [cell for key, cell in runs.cells.items() if key[0] == env]
-            seeds = seeds_text(run.seed for cell in cells for run in cell.completed)
-            total = sum(cell.n for cell in cells)
-            text += f"\n- {name}: {env}, {cells[0].steps:,} steps, {len(cells)} cells, {total} runs"
-            text += f", seeds {seeds}"
     for heading, table in tables.items():
-        text += f"\n\n## {heading}\n\n{markdown(table)}"
+        text += f"\n## {heading}\n\n{markdown(table)}"
     (RESULTS / "claims.md").write_text(text)
     content = {
         heading: [dict(zip(header, row, strict=True)) for row in rows]

@@ -26,6 +26,8 @@ VARIANTS = ("sppo", "sppo-one-sided")
 
 #: a header and rows
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+#: m and epsilon
+Setting = tuple[Any, Any]
 Key = tuple[str, str, Any, Any, Any]
 #: lowest and highest result by environment
 Bounds = dict[str, tuple[float, float]]
@@ -53,12 +55,12 @@ class Runs:
     def environments(self) -> list[str]:
         return order_environments(key[0] for key in self.cells)
 
-    def settings(self, env: str, *labels: str) -> list[tuple[Any, Any]]:
+    def settings(self, env: str, *labels: str) -> list[Setting]:
         """Every (m, epsilon) of which all these algorithms have a run."""
         found = [{key[2:4] for key in self.cells if key[:2] == (env, label)} for label in labels]
         return sorted(set.intersection(*found))
 
-    def results(self, env: str, label: str, setting: tuple[Any, Any]) -> dict[int, float]:
+    def results(self, env: str, label: str, setting: Setting) -> dict[int, float]:
         """Seed -> result."""
         cell = self.cells[(env, label, *setting, None)]
         return {
@@ -66,12 +68,12 @@ class Runs:
             for run in cell.completed
         }
 
-    def difference(self, env: str, label: str, setting: tuple[Any, Any], against: str = BASELINE) -> float:
+    def difference(self, env: str, label: str, setting: Setting, against: str = BASELINE) -> float:
         """Mean over the seeds that both have (over all seeds if they share none)."""
         mine, theirs = shared(self.results(env, label, setting), self.results(env, against, setting))
         return float(np.mean(mine) - np.mean(theirs))
 
-    def mean(self, env: str, label: str, setting: tuple[Any, Any]) -> float:
+    def mean(self, env: str, label: str, setting: Setting) -> float:
         return float(np.mean(list(self.results(env, label, setting).values())))
 
 
@@ -88,15 +90,13 @@ def shared(one: dict[int, float], other: dict[int, float]) -> tuple[list[float],
     return [one[seed] for seed in seeds], [other[seed] for seed in seeds]
 
 
-def scaled_lead(runs: Runs, bounds: Bounds, env: str, label: str, setting: Any) -> float:
-    low, high = bounds[env]
-    return runs.difference(env, label, setting) / (high - low)
-
-
-def leads_by_environment(runs: Runs, bounds: Bounds, label: str) -> dict[str, list[float]]:
-    """The scaled lead over PPO at every setting."""
+def leads_over_ppo(runs: Runs, bounds: Bounds, label: str) -> dict[str, dict[Setting, float]]:
+    """The scaled lead at every setting of every environment that has one."""
     leads = {
-        env: [scaled_lead(runs, bounds, env, label, s) for s in runs.settings(env, BASELINE, label)]
+        env: {
+            setting: runs.difference(env, label, setting) / (bounds[env][1] - bounds[env][0])
+            for setting in runs.settings(env, BASELINE, label)
+        }
         for env in runs.environments
     }
     return {env: gaps for env, gaps in leads.items() if gaps}
@@ -106,11 +106,7 @@ def growth_in_units(runs: Runs, bounds: Bounds, label: str) -> tuple[list[float]
     """Per environment and epsilon, the lead at the largest m minus that at the smallest; per environment
     and m, the slope of the lead in epsilon."""
     steps, slopes = [], []
-    for env in runs.environments:
-        leads = {
-            setting: scaled_lead(runs, bounds, env, label, setting)
-            for setting in runs.settings(env, BASELINE, label)
-        }
+    for leads in leads_over_ppo(runs, bounds, label).values():
         passes, clips = sorted({m for m, _ in leads}), sorted({clip for _, clip in leads})
         steps += [
             leads[passes[-1], clip] - leads[passes[0], clip]
@@ -147,6 +143,14 @@ def over(values: Iterable[float]) -> Estimate:
 
 def shown(estimate: Estimate, digits: int | None = None) -> str:
     return f"{number(estimate.value, digits)} {interval(estimate, digits)}".rstrip()
+
+
+def better_in(gaps: Sequence[float]) -> str:
+    return f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}"
+
+
+def short_name(env: str) -> str:
+    return env.partition("-")[0]
 
 
 def share_text(share: float) -> str:

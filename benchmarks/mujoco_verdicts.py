@@ -16,12 +16,14 @@ from mujoco_runs import (
     Bounds,
     Runs,
     Table,
+    better_in,
     changes_without_decay,
     growth_in_units,
     kept,
-    leads_by_environment,
+    leads_over_ppo,
     over,
     share_text,
+    short_name,
     shown,
 )
 
@@ -52,11 +54,11 @@ def verdicts(runs: Runs, plain: Runs, bounds: Bounds) -> Table:
 
 def _as_good_as_ppo(runs: Runs, bounds: Bounds) -> Iterator[Row]:
     for label, name in _NAMES.items():
-        leads = leads_by_environment(runs, bounds, label)
-        pooled = [lead for gaps in leads.values() for lead in gaps]
+        leads = leads_over_ppo(runs, bounds, label)
+        pooled = [lead for gaps in leads.values() for lead in gaps.values()]
         if not pooled:
             continue
-        ahead = [_short(env) for env, gaps in leads.items() if np.mean(gaps) > 0]
+        ahead = [short_name(env) for env, gaps in leads.items() if np.mean(list(gaps.values())) > 0]
         where = f"ahead on average in {len(ahead)} of {len(leads)} environments"
         where += f" ({', '.join(ahead)})" if ahead else ""
         evidence = f"{shown(over(pooled), 3)} over {len(pooled)} pairs; {where}"
@@ -76,7 +78,9 @@ def _growing_lead(runs: Runs, bounds: Bounds) -> Iterator[Row]:
 def _left_without_decay(runs: Runs, plain: Runs, bounds: Bounds) -> Iterator[Row]:
     for label in (BASELINE, *VARIANTS):
         changes = {env: changes_without_decay(runs, plain, env, label) for env in plain.environments}
-        shares = [f"{share_text(kept(pairs))} on {_short(env)}" for env, pairs in changes.items() if pairs]
+        shares = [
+            f"{share_text(kept(pairs))} on {short_name(env)}" for env, pairs in changes.items() if pairs
+        ]
         scaled = [
             np.asarray(pair) / (bounds[env][1] - bounds[env][0]) for env in changes for pair in changes[env]
         ]
@@ -94,10 +98,10 @@ def _left_without_decay(runs: Runs, plain: Runs, bounds: Bounds) -> Iterator[Row
 
 def _ahead_without_decay(plain: Runs, bounds: Bounds) -> Iterator[Row]:
     for label, name in _NAMES.items():
-        pooled = [lead for gaps in leads_by_environment(plain, bounds, label).values() for lead in gaps]
+        leads = leads_over_ppo(plain, bounds, label)
+        pooled = [lead for gaps in leads.values() for lead in gaps.values()]
         if pooled:
-            better = sum(lead > 0 for lead in pooled)
-            evidence = f"{shown(over(pooled), 3)} over {len(pooled)} pairs, better in {better}"
+            evidence = f"{shown(over(pooled), 3)} over {len(pooled)} pairs, better in {better_in(pooled)}"
             yield f"(c) without them {name} is ahead of PPO", _decided(over(pooled)), evidence
 
 
@@ -106,7 +110,3 @@ def _decided(estimate: Estimate) -> str:
     if not estimate.has_interval or estimate.low <= 0 <= estimate.high or abs(estimate.value) < 1e-12:
         return "open"
     return "**holds**" if estimate.low > 0 else "**refuted**"
-
-
-def _short(env: str) -> str:
-    return env.partition("-")[0]

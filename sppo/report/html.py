@@ -157,10 +157,11 @@ def _finals_html(finals: Sequence[FinalReturn], provenance: Provenance, study_fi
     parts = [
         "<p>Mean return of the last evaluation over completed runs, 95 % Student-t interval, n runs.</p>"
     ]
+    begun = {row.cell.env for row in finals if row.cell.n}
     for env in order_environments(row.cell.env for row in finals):
         rows = [row for row in finals if row.cell.env == env]
         steps = ", ".join(f"{count:,}" for count in sorted({row.cell.steps for row in rows}))
-        if any(row.cell.n for row in finals) and not any(row.cell.n for row in rows):
+        if begun and env not in begun:
             parts.append(_nothing_yet(f"{env}, {steps} steps", rows))
             continue
         labels = order_labels(row.cell.label for row in rows)
