@@ -78,7 +78,7 @@ class Slow(Walk):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         import time
 
-        time.sleep(0.001)
+        time.sleep(0.003)
         return super().step(action)
 
 
