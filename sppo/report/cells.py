@@ -9,7 +9,7 @@ the algorithm's label. So two learning rates, say, are two lines and are never a
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,10 +101,16 @@ class Cell:
 
     def tally(self) -> str:
         """``5``, or ``3 of 5 (1 failed, 1 missing)`` when something is not there."""
-        rest = [
-            f"{count} {status}" for status, count in self.counts().items() if count and status != "completed"
-        ]
-        return f"{self.n} of {len(self.runs)} ({', '.join(rest)})" if rest else str(self.n)
+        lost = not_there([self])
+        return f"{self.n} of {len(self.runs)} ({lost})" if lost else str(self.n)
+
+
+def not_there(cells: Iterable[Cell]) -> str:
+    """``1 failed, 2 missing``: the runs of these cells that are not completed; empty if all are."""
+    counts = Counter[str]()
+    for cell in cells:
+        counts.update(cell.counts())
+    return ", ".join(f"{counts[s]} {s}" for s in STATUSES if counts[s] and s != "completed")
 
 
 def build_cells(study: Study) -> list[Cell]:

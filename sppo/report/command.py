@@ -15,11 +15,12 @@ from sppo.report.load import Study, load_study
 from sppo.report.provenance import collect, installed, shown_path
 from sppo.report.published import write_runs
 from sppo.report.rerun import publish_study_file
-from sppo.report.selection import Selection, add_selection
+from sppo.report.selection import Selection
 from sppo.report.statistics import CONFIDENCE, RESAMPLES
 from sppo.report.style import require_matplotlib, write_sheet
 from sppo.report.summary import BASELINES, Summary, summarise
 from sppo.report.tables import interval, number, text_table, write_tables
+from sppo.study.subset import add_subset
 
 #: runs per cell in the TensorBoard directory; its pages get slow beyond some hundred runs
 TENSORBOARD_SEEDS = 5
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sppo report", description=__doc__)
     parser.add_argument("study", type=Path, help="study directory, or a directory with a report's CSV files")
     _add_arguments(parser)
-    add_selection(parser)
+    add_subset(parser)
     args = parser.parse_args(argv)
     return report_study(
         args.study,

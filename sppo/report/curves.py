@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sppo.report.cells import Cell, Setting, display_name, order_environments, order_key
-from sppo.report.runs import STATUSES
+from sppo.report.cells import Cell, Setting, display_name, not_there, order_environments, order_key
 from sppo.report.statistics import FEW_RUNS, mean_interval
 from sppo.report.style import ALARM, INK, RULE, Key, Look, Panel, Plot, label_keys, line_styles
 
@@ -130,12 +129,11 @@ def _panel_note(cells: Sequence[Cell]) -> tuple[str, bool]:
         return "not in the study", False
     text = f"n = {numbers[0]}" if len(numbers) == 1 else f"n = {numbers[0]} to {numbers[-1]}"
     text += " (no interval)" if numbers == [1] else ""
-    lost = {s: sum(cell.counts()[s] for cell in cells) for s in STATUSES if s != "completed"}
-    if not any(lost.values()):
+    lost = not_there(cells)
+    if not lost:
         return text, False
-    listed = ", ".join(f"{count} {status}" for status, count in lost.items() if count)
-    planned = sum(len(cell.runs) for cell in cells)
-    return f"{text}; {planned - sum(lost.values())} of {planned} runs\n({listed})", True
+    completed, planned = sum(cell.n for cell in cells), sum(len(cell.runs) for cell in cells)
+    return f"{text}; {completed} of {planned} runs\n({lost})", True
 
 
 def _curve_alt(title: str, cells: Sequence[Cell]) -> str:

@@ -7,12 +7,11 @@ become cards on narrow screens.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
 
-from sppo.report.cells import display_name, order_environments, order_labels, setting_of
+from sppo.report.cells import display_name, not_there, order_environments, order_labels, setting_of
 from sppo.report.load import Study
 from sppo.report.provenance import Provenance, seeds_text
 from sppo.report.rerun import rerun_command
@@ -180,11 +179,8 @@ def _finals_html(finals: Sequence[FinalReturn], provenance: Provenance, study_fi
 
 def _nothing_yet(title: str, rows: Sequence[FinalReturn]) -> str:
     """One line for an environment that the study has not come to."""
-    counts = Counter[str]()
-    for row in rows:
-        counts.update(row.cell.counts())
-    listed = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    return f'<p><strong>{escape(title)}</strong>: <span class="alarm">no completed run, {listed}</span></p>'
+    lost = not_there(row.cell for row in rows)
+    return f'<p><strong>{escape(title)}</strong>: <span class="alarm">no completed run, {lost}</span></p>'
 
 
 def _reruns_html(rows: Sequence[FinalReturn], study_file: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -48,13 +47,6 @@ class Selection:
         if not any(run.config for run in kept):
             raise ValueError(f"no run of the study is left by{self.flags}")
         return replace(study, runs=kept)
-
-
-def add_selection(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("subset")
-    group.add_argument("--env", action="append", metavar="ID", help="only this environment; may be repeated")
-    group.add_argument("--algorithm", action="append", metavar="LABEL", help="only this algorithm; ditto")
-    group.add_argument("--seeds", metavar="0:5", help="only these seeds: 0:5 (0 to 4), 3, or 0,2,7")
 
 
 def _check(flag: str, wanted: Sequence[str] | None, present: Collection[str]) -> None:

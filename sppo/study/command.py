@@ -19,6 +19,7 @@ from sppo.study.execution import Options, Outcome
 from sppo.study.local import available_cores, run_local
 from sppo.study.overview import calibration, duration, predicted_seconds, statuses, table
 from sppo.study.stopping import Stopper
+from sppo.study.subset import add_subset
 
 BOOKKEEPING = ".study"
 
@@ -78,11 +79,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("subset")
-    group.add_argument("--env", action="append", metavar="ID", help="only this environment; may be repeated")
-    group.add_argument("--algorithm", action="append", metavar="LABEL", help="only this algorithm; ditto")
-    group.add_argument("--seeds", metavar="0:5", help="only these seeds: 0:5 (0 to 4), 3, or 0,2,7")
-    group.add_argument(
+    add_subset(parser).add_argument(
         "--where",
         action="append",
         metavar="NAME=VALUE",

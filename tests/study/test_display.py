@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trained_runs import small_config
@@ -88,3 +89,24 @@ def test_tables_and_durations() -> None:
 
 def test_more_work_is_predicted_to_take_longer() -> None:
     assert predicted_seconds(small_config(n_epochs=100)) > predicted_seconds(small_config(n_epochs=10))
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        {"use_softmax": use_softmax, "eta": eta, "clip_mode": clip_mode}
+        for use_softmax in (False, True)
+        for eta in (None, 1.0)
+        for clip_mode in ("two-sided", "one-sided", *(() if use_softmax or eta else ("symmetric",)))
+    ],
+)
+def test_the_engine_that_auto_chooses_is_the_one_predicted(family: dict[str, Any]) -> None:
+    """Prediction must not load torch, so it knows the algorithm's rule a second time."""
+    from sppo import SPPO
+
+    def seconds(engine: str) -> float:
+        return predicted_seconds(small_config(engine=engine, **family))
+
+    model = SPPO("MlpPolicy", "CartPole-v1", engine="auto", n_steps=32, batch_size=32, **family)
+    assert seconds("auto") == seconds("fast" if model._wants_fast_engine() else "reference")
+    assert seconds("fast") < seconds("reference")
