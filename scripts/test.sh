@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Set-up, lint, types, tests. `--slow` runs the marked heavy tests instead (Ray, a browser, long
-# statistics) and installs what they need; anything else is passed on to pytest.
+# Set-up, lint, types, tests. `--slow` runs the marked heavy tests instead (Ray, EnvPool, a browser,
+# long statistics) and installs what they need; anything else is passed on to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh requirements-dev.txt
@@ -11,7 +11,9 @@ export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 if [ "${1:-}" = "--slow" ]; then
   shift
   source scripts/setup.sh requirements-ray.txt
-  # Without a browser its tests skip and say so.
+  # Without EnvPool, or a browser, their tests skip and say so.
+  python -m pip install --quiet --disable-pip-version-check -r requirements-envpool.txt \
+    || echo "EnvPool could not be installed"
   if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
     echo "Installing chromium for the browser tests ..."
     { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \

@@ -7,6 +7,7 @@ bit, and there are no Python objects behind them to read or wrap.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,10 +38,13 @@ def make_envpool(
         raise ImportError('backend="envpool" needs EnvPool: pip install "sppo[envpool]"') from error
     threads = min(available_processes(), n_envs)
     options = {} if seed is None else {"seed": seed}
-    pool = envpool.make_gymnasium(
-        env_id, num_envs=n_envs, num_threads=threads, **options, **(env_kwargs or {})
-    )
-    return EnvPoolVecEnv(pool, n_envs)
+    with warnings.catch_warnings():
+        # EnvPool gives Gymnasium the bounds of float32 spaces as float64.
+        warnings.filterwarnings("ignore", message=".*precision lowered by casting")
+        pool = envpool.make_gymnasium(
+            env_id, num_envs=n_envs, num_threads=threads, **options, **(env_kwargs or {})
+        )
+        return EnvPoolVecEnv(pool, n_envs)
 
 
 class EnvPoolVecEnv(VecEnv):

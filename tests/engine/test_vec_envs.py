@@ -13,7 +13,7 @@ import pytest
 from engine_models import Chain
 from stable_baselines3.common.env_util import make_vec_env as upstream_make
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
 import sppo
 from sppo.engine import vec_env as vec_env_module
@@ -165,19 +165,18 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_bad_backends_say_what_to_write() -> None:
+def test_bad_backends_say_what_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match='backend="gymnasium"'):
         sppo.make_vec_env("CartPole-v1", backend="threads")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="environment id"):
         sppo.make_vec_env(Chain, backend="envpool")
-    try:
-        import envpool  # noqa: F401
-    except ImportError:
-        with pytest.raises(ImportError, match=r"sppo\[envpool\]"):
-            sppo.make_vec_env("CartPole-v1", backend="envpool")
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(ImportError, match=r"sppo\[envpool\]"):
+        sppo.make_vec_env("CartPole-v1", backend="envpool")
 
 
-def test_envpool() -> None:
+@pytest.mark.slow
+def test_envpool_reports_and_restarts_episodes() -> None:
     pytest.importorskip("envpool")
     env = sppo.make_vec_env("CartPole-v1", 3, seed=1, backend="envpool")
     env.reset()
@@ -192,6 +191,37 @@ def test_envpool() -> None:
         lengths[dones] = 0
     model = sppo.SPPO("MlpPolicy", env, n_steps=64, device="cpu", engine="fast").learn(192)
     assert len(model.ep_info_buffer or []) > 3
+    env.close()
+
+
+@pytest.mark.slow
+def test_envpool_tells_time_limits_from_falls() -> None:
+    """Only an episode that was cut off is bootstrapped; CartPole cannot fall within two steps."""
+    pytest.importorskip("envpool")
+    env = sppo.make_vec_env("CartPole-v1", 2, seed=1, backend="envpool", env_kwargs={"max_episode_steps": 2})
+    env.reset()
+    for step in range(6):
+        _, _, dones, infos = env.step(np.zeros(2, np.int64))
+        assert dones.tolist() == [step % 2 == 1] * 2
+        assert [info["TimeLimit.truncated"] for info in infos] == dones.tolist()
+    env.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_envpool_trains_normalised_with_continuous_actions(engine: str) -> None:
+    """Its MuJoCo speaks float64, and SB3 float32; the model file then acts in Gymnasium's Hopper."""
+    pytest.importorskip("envpool")
+    env = VecNormalize(sppo.make_vec_env("Hopper-v5", 2, seed=1, backend="envpool"))
+    model = sppo.SPPO("MlpPolicy", env, n_steps=64, device="cpu", engine=engine).learn(256)
+    assert len(model.ep_info_buffer or []) > 3
+    assert env.obs_rms.count > 256
+    env.close()
+    hopper = gym.make("Hopper-v5")
+    assert hopper.observation_space.shape == model.observation_space.shape
+    action, _ = model.predict(np.zeros(hopper.observation_space.shape or ()))
+    assert hopper.action_space.contains(action)
+    hopper.close()
 
 
 def test_infos_survive_the_shared_memory() -> None:
