@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sppo.report import statistics
@@ -132,6 +132,7 @@ def test_different_tasks_are_refused() -> None:
 RUNS = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=6)
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.tuples(RUNS, RUNS), min_size=1, max_size=4))
 def test_improvement_is_antisymmetric_and_the_middle_lies_between(tasks: list) -> None:
     x, y = [a for a, _ in tasks], [b for _, b in tasks]
