@@ -68,7 +68,7 @@ def load_study(directory: Path) -> Study:
 def _read_plan(directory: Path) -> dict[str, dict[str, Any]] | None:
     """Hash -> configuration of every planned run, in the order of the plan."""
     try:
-        entries = json.loads((directory / ".study" / "plan.json").read_bytes())
+        entries = json.loads((directory / records.BOOKKEEPING / "plan.json").read_bytes())
         plan = {str(entry["hash"])[:16]: dict(entry["config"]) for entry in entries}
     except (OSError, ValueError, TypeError, KeyError):
         return None

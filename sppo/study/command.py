@@ -21,8 +21,6 @@ from sppo.study.overview import calibration, duration, predicted_seconds, status
 from sppo.study.stopping import Stopper
 from sppo.study.subset import add_subset
 
-BOOKKEEPING = ".study"
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
@@ -231,7 +229,7 @@ def _conclude(outcomes: list[Outcome], failed_before: list[RunConfig], directory
 
 def write_study(study: Study, directory: Path) -> None:
     """Put the study's file and its plan into the study directory; another file found there is kept."""
-    bookkeeping = directory / BOOKKEEPING
+    bookkeeping = directory / records.BOOKKEEPING
     bookkeeping.mkdir(parents=True, exist_ok=True)
     copy = directory / "study.toml"
     if copy.exists() and copy.read_text(encoding="utf-8") != study.text:

@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+BOOKKEEPING = ".study"
 CONFIG = "config.json"
 RESULT = "result.json"
 FAILURE = "failure.json"

@@ -1,9 +1,11 @@
-"""Ctrl-C, once and twice."""
+"""Ctrl-C, once and twice, here and on other machines."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -39,3 +41,26 @@ class Stopper:
             os.write(2, _STOPPING)
         elif self._at_once:
             raise KeyboardInterrupt
+
+
+class StopFile:
+    """A request to stop that reaches every machine on the same storage: a file that appears."""
+
+    #: how often the disk is asked, in seconds
+    EVERY = 0.5
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._next = 0.0
+        self._seen = False
+
+    def request(self) -> None:
+        self.path.touch()
+
+    def requested(self) -> bool:
+        """Asked as often as one likes; what it costs is a clock, and now and then a look at the disk."""
+        now = time.monotonic()
+        if not self._seen and now >= self._next:
+            self._next = now + self.EVERY
+            self._seen = self.path.exists()
+        return self._seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from test_runner import HERE, check_against_this_process, finish, start, study_file, wait_until  # noqa: F401
 
+from sppo.study import records
 from sppo.study.definition import load_study
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
@@ -69,16 +71,19 @@ def test_ctrl_c_there_and_going_on_here(
     study_file: Callable[..., Path],  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    """What one executor has begun, the other one finishes."""
-    file, out = study_file(["Slow"], seeds="0:2", steps=1280), tmp_path / "out"
+    """Stopped politely, with a checkpoint; what one executor has begun, the other one finishes."""
+    file, out = study_file(["Slow"], seeds="0:2", steps=3200), tmp_path / "out"
     study = load_study(file)
     runner = start("study", "run", file, "--out", out, "--executor", "ray", "--address", cluster.address)
     wait_until(lambda: any(out.glob("*/checkpoints/*.checkpoint")))
     runner.send_signal(signal.SIGINT)
     code, output = finish(runner)
     assert code == 130, output
-    assert "goes on from its last checkpoint" in output
-    assert not list(out.glob("*/failure.json"))
+    (steps,) = re.findall(r"interrupted: .* after (\d+) of 3200 steps", output)
+    assert 0 < int(steps) < 3200
+    assert list(out.glob(f"*/checkpoints/{steps}_steps.checkpoint"))
+    assert not list(out.glob("*/result.json")) + list(out.glob("*/failure.json"))
+    assert not list((out / records.BOOKKEEPING).glob("stop-*"))
     code, output = finish(start("study", "run", file, "--out", out, "--jobs", 2))
     assert code == 0, output
     check_against_this_process(study, out, tmp_path)
