@@ -2,7 +2,7 @@
 # From the records of the published study (runs/) to benchmarks/results/mujoco: reports, CSV files, thinned
 # TensorBoard curves of one seed per cell, and the tables of claims. Runs whose records are not on this
 # machine are taken from the report that is already there. Flags select a part, as of `python -m sppo report`:
-#   bash benchmarks/publish_mujoco.sh --seeds 0:3
+#   bash benchmarks/publish_mujoco.sh --seeds 0:5
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh requirements.txt
