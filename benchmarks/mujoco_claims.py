@@ -357,6 +357,10 @@ def all_tables(root: Path) -> dict[str, Table]:
         "(c) Without learning-rate decay and gradient clipping": lambda: without_decay(runs, plain),
         "(c) Against PPO, without decay and clipping": lambda: in_every_environment(plain),
         "(c) Together": lambda: all_environments(plain, bounds),
+        "(c) Does the lead grow with m and with ε, without decay and clipping?": lambda: growth_of_lead(
+            plain, bounds
+        ),
+        "(c) Lead over PPO at each setting, without both": lambda: lead_by_setting(plain, bounds),
         "How far updates go (median of `train/approx_kl` over training, runs in `tensorboard/`)": (
             lambda: distance_of_updates(runs, root / GRID / "tensorboard" / "runs")
         ),
