@@ -20,7 +20,11 @@ from sppo.report.published import completed_runs
 
 def main() -> int:
     """Print a line per run that both have; 1 if one differs, 2 if there is none."""
-    known, again = completed_runs(Path(sys.argv[1])), load_study(Path(sys.argv[2]))
+    try:
+        known, again = completed_runs(Path(sys.argv[1])), load_study(Path(sys.argv[2]))
+    except FileNotFoundError as error:
+        print(f"{error}: run the printed command first")
+        return 2
     both = [(known[run.hash], run) for run in again.runs if run.status == "completed" and run.hash in known]
     if not both:
         print("no run is completed in both")
