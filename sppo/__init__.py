@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sppo.algorithms import SPPO, MaskableSPPO, RecurrentSPPO
     from sppo.algorithms.advice import check
     from sppo.checkpoint import ExactCheckpointCallback
-    from sppo.engine.vec_env import make_vec_env
+    from sppo.envs.factory import make_vec_env
     from sppo.loading import load_vec_normalize
 
 __version__ = "0.1.0"
@@ -36,7 +36,7 @@ _HOMES = {
     "RecurrentSPPO": "sppo.algorithms",
     "check": "sppo.algorithms.advice",
     "load_vec_normalize": "sppo.loading",
-    "make_vec_env": "sppo.engine.vec_env",
+    "make_vec_env": "sppo.envs.factory",
 }
 
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sppo.checkpoint.algorithm import Checkpointable
     from sppo.checkpoint.callback import ExactCheckpointCallback
-    from sppo.checkpoint.environment import (
+    from sppo.checkpoint.files import CheckpointError, checkpoints, newest_readable, write_atomically
+    from sppo.checkpoint.model import restore, save
+    from sppo.envs.state import (
         StatefulEnv,
         UncapturableError,
         capture_environment,
         restore_environment,
         why_inexact,
     )
-    from sppo.checkpoint.files import CheckpointError, checkpoints, newest_readable, write_atomically
-    from sppo.checkpoint.model import restore, save
 
 __all__ = [
     "CheckpointError",
@@ -44,25 +44,25 @@ __all__ = [
 
 #: public name -> module that defines it; imported on first use, because ``files`` needs no torch
 _HOMES = {
-    "CheckpointError": "files",
-    "Checkpointable": "algorithm",
-    "ExactCheckpointCallback": "callback",
-    "StatefulEnv": "environment",
-    "UncapturableError": "environment",
-    "capture_environment": "environment",
-    "checkpoints": "files",
-    "newest_readable": "files",
-    "restore": "model",
-    "restore_environment": "environment",
-    "save": "model",
-    "why_inexact": "environment",
-    "write_atomically": "files",
+    "CheckpointError": "sppo.checkpoint.files",
+    "Checkpointable": "sppo.checkpoint.algorithm",
+    "ExactCheckpointCallback": "sppo.checkpoint.callback",
+    "StatefulEnv": "sppo.envs.state",
+    "UncapturableError": "sppo.envs.state",
+    "capture_environment": "sppo.envs.state",
+    "checkpoints": "sppo.checkpoint.files",
+    "newest_readable": "sppo.checkpoint.files",
+    "restore": "sppo.checkpoint.model",
+    "restore_environment": "sppo.envs.state",
+    "save": "sppo.checkpoint.model",
+    "why_inexact": "sppo.envs.state",
+    "write_atomically": "sppo.checkpoint.files",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'sppo.checkpoint' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"sppo.checkpoint.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

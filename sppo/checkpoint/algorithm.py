@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.checkpoint import files, model, records
 from sppo.checkpoint.files import CheckpointError
-from sppo.checkpoint.generators import capture_generators
+from sppo.envs.generators import capture_generators
 
 Self = TypeVar("Self", bound="Checkpointable")
 

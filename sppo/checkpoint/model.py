@@ -17,15 +17,15 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.checkpoint import files, records
-from sppo.checkpoint.environment import UncapturableError
 from sppo.checkpoint.files import CheckpointError
-from sppo.checkpoint.generators import (
+from sppo.envs.generators import (
     capture_generators,
     restore_generators,
     restore_space_generators,
     space_generators,
 )
-from sppo.checkpoint.vector import capture_vector, rebuild_vector, restore_vector
+from sppo.envs.state import UncapturableError
+from sppo.envs.vector_state import capture_vector, rebuild_vector, restore_vector
 
 Algorithm = TypeVar("Algorithm", bound=OnPolicyAlgorithm)
 

@@ -12,8 +12,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
-from sppo.checkpoint.environment import UncapturableError, capture_environment, restore_environment
-from sppo.checkpoint.generators import capture_generators, restore_generators
+from sppo.envs.generators import capture_generators, restore_generators
+from sppo.envs.state import UncapturableError, capture_environment, restore_environment
 from sppo.study.records import EVALUATIONS_HEADER
 
 #: Episodes that are played side by side, so that they share passes through the policy.

@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from sppo.algorithms import SPPO
 from sppo.checkpoint import ExactCheckpointCallback, newest_readable, records, restore, why_inexact
 from sppo.checkpoint.model import RESUMPTION, put_back_log
-from sppo.engine.vec_env import InProcessVecEnv
+from sppo.envs.factory import InProcessVecEnv
 from sppo.study.config import RunConfig
 from sppo.study.evaluation import EvaluationCallback, Evaluator
 from sppo.study.parameters import LINEAR

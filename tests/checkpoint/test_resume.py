@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,10 @@ def test_an_environment_that_cannot_be_rebuilt_is_asked_for(tmp_path: Path) -> N
 
 
 def test_uncapturable_episodes_start_again_and_that_is_said(tmp_path: Path) -> None:
-    from test_environment_state import Unpicklable
+    class Unpicklable(gym.Wrapper):
+        def __init__(self) -> None:
+            super().__init__(gym.make("CartPole-v1"))
+            self.simulator = threading.Lock()
 
     make = lambda: make_vec_env(Unpicklable, 2)  # noqa: E731
     model = SPPO("MlpPolicy", make(), **SETTINGS)

@@ -8,7 +8,7 @@ from engine_models import make_model
 
 from sppo.engine import threads
 from sppo.engine.layout import describe
-from sppo.engine.workers import available_processes, idle_cores
+from sppo.envs.workers import available_processes, idle_cores
 
 
 def test_threads_follow_the_size_of_the_products(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from sppo.checkpoint.generators import (
+from sppo.envs.generators import (
     capture_generators,
     restore_generators,
     restore_space_generators,

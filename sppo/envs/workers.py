@@ -1,4 +1,4 @@
-"""The processes behind :class:`sppo.engine.shared_vec_env.SharedVecEnv`, and the memory they share."""
+"""The processes behind :class:`sppo.envs.worker_vec_env.WorkerVecEnv`, and the memory they share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
 from sppo.engine.forking import quiet_start
-from sppo.engine.infos import InfoCodec
+from sppo.envs.infos import InfoCodec
 
 EnvFn = Callable[[], gym.Env]
 

@@ -17,8 +17,8 @@ import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
 from sppo.engine.forking import start_context
-from sppo.engine.infos import InfoCodec
-from sppo.engine.workers import (
+from sppo.envs.infos import InfoCodec
+from sppo.envs.workers import (
     MESSAGE,
     STEP,
     Board,
@@ -30,7 +30,7 @@ from sppo.engine.workers import (
 )
 
 
-class SharedVecEnv(VecEnv):
+class WorkerVecEnv(VecEnv):
     """Environments in this process and in others, behind Stable-Baselines3's ``VecEnv`` interface.
 
     :param env_fns: functions that make the environments

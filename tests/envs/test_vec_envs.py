@@ -10,21 +10,21 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from engine_models import Chain
+from chain_env import Chain
 from stable_baselines3.common.env_util import make_vec_env as upstream_make
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
 import sppo
-from sppo.engine import vec_env as vec_env_module
-from sppo.engine.infos import InfoCodec
-from sppo.engine.shared_vec_env import SharedVecEnv
+from sppo.envs import factory as vec_env_module
+from sppo.envs.infos import InfoCodec
+from sppo.envs.worker_vec_env import WorkerVecEnv
 
 
 @pytest.fixture(autouse=True)
 def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    monkeypatch.setattr("sppo.engine.workers.os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("sppo.envs.workers.os.sched_getaffinity", lambda _: {0, 1})
 
 
 def assert_same_run(ours: Any, theirs: Any, steps: int = 40) -> None:
@@ -71,7 +71,7 @@ def test_same_api(backend: Any) -> None:
     assert env.env_method("get_wrapper_attr", "_limit") in ([7, 9, 7, 7, 9], [7, 7, 7, 7, 7])
     assert env.env_is_wrapped(Monitor) == [True] * 5
     assert env.env_is_wrapped(DummyVecEnv) == [False] * 5
-    assert env.env_method("has_wrapper_attr", "action_masks", indices=2) == [True]
+    assert env.env_method("has_wrapper_attr", "_limit", indices=2) == [True]
     assert env.render_mode is None
     first = env.reset()
     env.seed(3)
@@ -86,7 +86,7 @@ class Failing(Chain):
 
 
 def test_a_failing_environment_shows_its_traceback() -> None:
-    env = SharedVecEnv([Chain, Failing], n_processes=2)
+    env = WorkerVecEnv([Chain, Failing], n_processes=2)
     env.reset()
     with pytest.raises(RuntimeError, match="broken joint"):
         env.step(np.zeros((2, 3), np.float32))
@@ -111,7 +111,7 @@ def test_auto_stays_in_process_where_processes_do_not_pay(monkeypatch: pytest.Mo
     monkeypatch.setattr(vec_env_module, "idle_cores", lambda: 2.0)
     assert isinstance(sppo.make_vec_env("CartPole-v1", 2), DummyVecEnv)
     busy = sppo.make_vec_env("Humanoid-v5", 4)
-    assert isinstance(busy, SharedVecEnv)
+    assert isinstance(busy, WorkerVecEnv)
     busy.close()
     monkeypatch.setattr(vec_env_module, "idle_cores", lambda: 0.4)
     assert isinstance(sppo.make_vec_env("Humanoid-v5", 4), DummyVecEnv)
@@ -129,7 +129,7 @@ def test_processes_that_cannot_be_forked(monkeypatch: pytest.MonkeyPatch) -> Non
     try:
         assert isinstance(sppo.make_vec_env("Humanoid-v5", 4), DummyVecEnv)
         ours = sppo.make_vec_env("CartPole-v1", 2, seed=3, backend="subproc")
-        assert isinstance(ours, SharedVecEnv)
+        assert isinstance(ours, WorkerVecEnv)
         assert_same_run(ours, upstream_make("CartPole-v1", 2, seed=3), steps=5)
         ours.close()
     finally:

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
-from sppo.engine.workers import available_processes
+from sppo.envs.workers import available_processes
 
 
 def make_envpool(

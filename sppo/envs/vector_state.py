@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import (
     VecTransposeImage,
 )
 
-from sppo.checkpoint.environment import (
+from sppo.envs.state import (
     UncapturableError,
     capture_environment,
     restore_environment,

@@ -14,13 +14,13 @@ from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from sppo.engine.forking import can_fork
-from sppo.engine.shared_vec_env import SharedVecEnv
-from sppo.engine.workers import available_processes, idle_cores, keeps_order_of_writes
+from sppo.envs.worker_vec_env import WorkerVecEnv
+from sppo.envs.workers import available_processes, idle_cores, keeps_order_of_writes
 
 Backend = Literal["auto", "gymnasium", "envpool", "subproc"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
 
-#: what a step of :class:`SharedVecEnv` costs on top of the slowest process's environments, roughly
+#: what a step of :class:`WorkerVecEnv` costs on top of the slowest process's environments, roughly
 MEETING_SECONDS = 60e-6
 _PROBE_STEPS = 20
 
@@ -84,7 +84,7 @@ def make_vec_env(
         options = ", ".join(f'backend="{name}"' for name in BACKENDS)
         raise ValueError(f"unknown backend={backend!r}: write one of {options}")
     if backend == "envpool":
-        from sppo.engine.pool import make_envpool
+        from sppo.envs.envpool_adapter import make_envpool
 
         foreign = {"monitor_dir": monitor_dir, "wrapper_class": wrapper_class, "vec_env_cls": vec_env_cls}
         return make_envpool(env_id, n_envs, seed, env_kwargs, **foreign)
@@ -106,7 +106,7 @@ def _in_processes(env_fns: list[Callable[[], gym.Env]], **options: Any) -> VecEn
     plain = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
     fits = isinstance(env.observation_space, plain) and isinstance(env.action_space, plain)
     env.close()
-    kind: Any = SharedVecEnv if fits and keeps_order_of_writes() else SubprocVecEnv
+    kind: Any = WorkerVecEnv if fits and keeps_order_of_writes() else SubprocVecEnv
     return kind(env_fns, **options)
 
 
