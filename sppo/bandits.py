@@ -33,8 +33,10 @@ from typing import Any
 import numba
 import numpy as np
 import numpy.typing as npt
-from numba import njit, prange
+from numba import prange
 from scipy.special import logsumexp, stdtrit
+
+from sppo.compiled import njit
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -51,7 +53,7 @@ _SHIFT = 200.0
 _FLOOR = 400.0
 
 
-@njit(cache=True)
+@njit()
 def _uniform(a, b, c, count):  # type: ignore[no-untyped-def]
     """The next double in [0, 1) of NumPy's SFC64 generator, and its next state."""
     word = a + b + count
@@ -61,7 +63,7 @@ def _uniform(a, b, c, count):  # type: ignore[no-untyped-def]
     return np.float64(word >> np.uint64(11)) * 2.0**-53, a, b, c, count + np.uint64(1)
 
 
-@njit(cache=True)
+@njit()
 def _draw(tree, leaves, mass):  # type: ignore[no-untyped-def]
     """The arm whose slice of the cumulative weights contains ``mass``; never one of weight zero."""
     node = 1
@@ -75,7 +77,7 @@ def _draw(tree, leaves, mass):  # type: ignore[no-untyped-def]
     return node - leaves
 
 
-@njit(cache=True)
+@njit()
 def _set_weight(tree, leaves, arm, log_weight):  # type: ignore[no-untyped-def]
     """Store one arm's weight and recompute the sums above it."""
     node = leaves + arm
@@ -85,7 +87,7 @@ def _set_weight(tree, leaves, arm, log_weight):  # type: ignore[no-untyped-def]
         tree[node] = tree[2 * node] + tree[2 * node + 1]
 
 
-@njit(cache=True)
+@njit()
 def _recentre(tree, leaves, log_weights):  # type: ignore[no-untyped-def]
     """Shift the log-weights to a maximum of 0 (the policy is unchanged) and rebuild the tree."""
     largest = log_weights[0]
@@ -99,7 +101,7 @@ def _recentre(tree, leaves, log_weights):  # type: ignore[no-untyped-def]
         tree[node] = tree[2 * node] + tree[2 * node + 1]
 
 
-@njit(cache=True)
+@njit()
 def _run(rule, means, state, eta, rounds, regret, pulls, log_weights):  # type: ignore[no-untyped-def]
     """One run. Two uniforms per round: the first picks the arm, the second is compared with its mean.
 
@@ -141,7 +143,7 @@ def _run(rule, means, state, eta, rounds, regret, pulls, log_weights):  # type: 
             regret[point] += pulls[arm] * (best_mean - means[arm])
 
 
-@njit(cache=True, parallel=True)
+@njit(parallel=True)
 def _run_all(rule, means, states, etas, rounds, regret, pulls, log_weights):  # type: ignore[no-untyped-def]
     """Every (step size, seed) pair; each run owns its random stream, so threads cannot change a result."""
     for cell in prange(len(etas) * len(means)):

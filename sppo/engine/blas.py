@@ -3,9 +3,6 @@
 Numba's own ``np.dot`` reaches the same routine, but needs a view for every operand and several
 seconds to compile; this takes offsets and compiles at once. The routine is known to compiled code by
 name, so that code cached on disk finds it again in the next process.
-
-Numba's cache does not look at this file: whoever changes it changes ``kernels.py`` too, or clears the
-cache.
 """
 
 from __future__ import annotations

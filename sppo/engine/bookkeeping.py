@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from sppo.compiled import njit
 
 _OPTIONS: Any = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
-_exact = njit(**_OPTIONS, cache=True)
-_inline = njit(**{**_OPTIONS, "no_cpython_wrapper": True})
+_exact = njit(**_OPTIONS)
+_inline = njit(**{**_OPTIONS, "no_cpython_wrapper": True}, cache=False)
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 

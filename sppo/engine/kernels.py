@@ -1,8 +1,6 @@
 """The compiled arithmetic: an epoch of minibatch updates without leaving machine code.
 
-Everything Numba compiles is in this one file, because its cache on disk notices a change of the file
-that holds the entry point, not of the files it imports. The matrix products go to BLAS; everything
-else is plain loops that LLVM turns into vector instructions.
+The matrix products go to BLAS; everything else is plain loops that LLVM turns into vector instructions.
 
 Arrays are float32 unless said otherwise. The networks are a table of layers, one row each with the
 columns below, in an order in which a layer comes after its source:
@@ -22,8 +20,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from sppo.compiled import njit
 from sppo.engine.blas import matmul
 
 SOURCE, FAN_IN, FAN_OUT, WEIGHT, BIAS, ACTIVATION, COLUMN, SHARED = range(8)
@@ -36,9 +34,9 @@ N_MEASUREMENTS = 10
 # No assumption that numbers are finite: a NaN must arrive at the gradient's norm to be noticed there.
 _FAST = {"contract", "reassoc", "arcp", "nsz", "afn"}
 _OPTIONS: Any = {"fastmath": _FAST, "error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
-_entry = njit(**_OPTIONS, cache=True)
+_entry = njit(**_OPTIONS)
 # Called from compiled code only: what Python would need to call them takes time to compile.
-_inline = njit(**{**_OPTIONS, "no_cpython_wrapper": True})
+_inline = njit(**{**_OPTIONS, "no_cpython_wrapper": True}, cache=False)
 
 _ZERO, _ONE, _HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
 _HALF_LOG_TWO_PI = np.float32(0.9189385332046727)
@@ -103,7 +101,7 @@ def _tanh(x: Any) -> Any:
     return x * (p / q)
 
 
-@njit(**_OPTIONS)
+@njit(**_OPTIONS, cache=False)
 def tanh_of(values: Any) -> Any:
     """The networks' tanh of each element of a flat float32 array."""
     out = np.empty_like(values)

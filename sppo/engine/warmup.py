@@ -86,12 +86,12 @@ def _compile_quietly() -> None:
 
 
 def is_compiled() -> bool:
-    """Whether Numba has the update's kernel on disk (or in memory)."""
+    """Whether Numba has the update's kernel on disk (or in memory), or has nowhere to keep it."""
     kernel = kernels.run_epoch
     if kernel.signatures:
         return True
     folder = kernel._cache.cache_path
-    return bool(glob.glob(os.path.join(glob.escape(folder), "kernels.run_epoch-*.nbi")))
+    return folder is None or bool(glob.glob(os.path.join(glob.escape(folder), "kernels.run_epoch-*.nbi")))
 
 
 def compile_update() -> None:

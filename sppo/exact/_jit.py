@@ -1,18 +1,14 @@
-"""How the solvers' functions are compiled: cached on disk, without Python's global lock, IEEE division.
-
-Numba notices a changed source file, but not a change in a function that a cached one calls from another file:
-after editing a kernel, delete ``__pycache__``.
-"""
+"""How the solvers' functions are compiled: kept on disk, without Python's global lock, IEEE division."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+from sppo.compiled import njit
 
 
 def _decorator(**options: Any) -> Any:
-    return njit(cache=True, nogil=True, error_model="numpy", **options)
+    return njit(nogil=True, error_model="numpy", **options)
 
 
 #: Called from Python as well as from compiled code.

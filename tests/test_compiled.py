@@ -1,0 +1,135 @@
+"""Machine code on disk: never older than the sources that it was compiled from, and never needed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import sppo
+from sppo.compiled import sources
+
+PACKAGE = Path(sppo.__file__).parent
+SOLVE = """
+from sppo import exact
+print(float(exact.solve(exact.cliff_world(), "smdpo", "closed_form", iterations=1, eta=0.03).values[0]))
+"""
+#: in sppo/exact/_evaluate.py, called from the kernel of another file
+LINE = "value += start[s] * v[s]"
+
+
+#: Two kernels in a file each, quick to compile.
+OUTER = """
+from sppo.compiled import njit
+from sppo.inner import twice
+
+@njit()
+def four_times(x):
+    return twice(twice(x))
+"""
+INNER = """
+from sppo.compiled import njit
+
+@njit()
+def twice(x):
+    return 2.0 * x
+"""
+CALL = "from sppo.outer import four_times; print(four_times(1.0))"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the package that may be edited."""
+    copy = shutil.copytree(PACKAGE, tmp_path / "sppo", ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "outer.py").write_text(OUTER)
+    (copy / "inner.py").write_text(INNER)
+    return copy
+
+
+def run(package: Path, code: str = CALL, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run code with the copy, in a process of its own whose home is beside it."""
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(package.parent), **variables}
+    environment.setdefault("HOME", str(package.parent / "home"))
+    return subprocess.run(
+        [sys.executable, "-B", "-c", code],
+        env=environment,
+        cwd=package.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def kept(folder: Path) -> dict[Path, float]:
+    """The files with machine code and when they were written."""
+    return {file: file.stat().st_mtime_ns for file in folder.rglob("*.nb[ci]")}
+
+
+def test_an_edit_of_an_imported_kernel_is_compiled(package: Path) -> None:
+    before = float(run(package, SOLVE).stdout)
+    files = kept(package)
+    assert float(run(package, SOLVE).stdout) == before
+    assert files
+    assert kept(package) == files, "an unchanged package was compiled again"
+    edited = package / "exact" / "_evaluate.py"
+    text = edited.read_text()
+    assert text.count(LINE) == 1
+    edited.write_text(text.replace(LINE, "value += 2.0 * start[s] * v[s]"))
+    assert float(run(package, SOLVE).stdout) == 2.0 * before
+    edited.write_text(text)
+    assert float(run(package, SOLVE).stdout) == before
+
+
+def test_a_kernel_is_compiled_from_all_that_its_file_imports() -> None:
+    found = {file.relative_to(PACKAGE.resolve()).as_posix() for file in sources(PACKAGE / "exact/_loops.py")}
+    assert {"exact/_loops.py", "exact/_evaluate.py", "compiled.py"} <= found
+    assert "exact/solver.py" not in found
+    found = {
+        file.relative_to(PACKAGE.resolve()).as_posix() for file in sources(PACKAGE / "engine/kernels.py")
+    }
+    assert {"engine/kernels.py", "engine/blas.py"} <= found
+
+
+def test_numba_is_used_through_the_cache_that_knows_the_sources() -> None:
+    for file in PACKAGE.rglob("*.py"):
+        if file.name != "compiled.py":
+            text = file.read_text()
+            assert "import njit" not in text.replace("from sppo.compiled import njit", ""), file
+            assert "numba.njit" not in text, file
+
+
+def test_a_directory_for_the_cache_can_be_named(package: Path, tmp_path: Path) -> None:
+    run(package, NUMBA_CACHE_DIR=str(tmp_path / "named"))
+    assert kept(tmp_path / "named")
+    assert not kept(package)
+
+
+def test_nothing_can_be_written(package: Path) -> None:
+    # A file where a directory is needed stops the superuser too.
+    (package / "__pycache__").touch()
+    process = run(package, HOME=os.devnull, XDG_CACHE_HOME=os.devnull)
+    assert float(process.stdout) == 4.0
+    assert process.stderr.count("NUMBA_CACHE_DIR") == 1
+    assert not kept(package)
+
+
+def test_an_incomplete_file_costs_a_compilation(package: Path) -> None:
+    run(package)
+    files = kept(package)
+    for file in files:
+        file.write_bytes(file.read_bytes()[:10])
+    assert float(run(package).stdout) == 4.0
+    whole = kept(package)
+    assert whole != files
+    assert float(run(package).stdout) == 4.0
+    assert kept(package) == whole
+
+
+def test_processes_at_once(package: Path) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        assert [float(process.stdout) for process in threads.map(run, [package] * 4)] == [4.0] * 4
