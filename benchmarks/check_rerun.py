@@ -14,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from sppo.report.load import load_study
-from sppo.report.published import completed_runs
+from sppo.records.published import completed_runs
+from sppo.records.studies import read_records
 
 
 def main() -> int:
     """Print a line per run that both have; 1 if one differs, 2 if there is none."""
     try:
-        known, again = completed_runs(Path(sys.argv[1])), load_study(Path(sys.argv[2]))
+        known, again = completed_runs(Path(sys.argv[1])), read_records(Path(sys.argv[2]))
     except FileNotFoundError as error:
         print(f"{error}: run the printed command first")
         return 2

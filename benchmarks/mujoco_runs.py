@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from sppo.records.studies import read_records
 from sppo.report.cells import Cell, build_cells, order_environments
-from sppo.report.load import load_study
 from sppo.report.statistics import Estimate, mean_interval
 from sppo.report.tables import interval, number
 
@@ -48,7 +48,7 @@ class Runs:
         """Nothing, if the study is not published."""
         if not (root / name / "runs.csv").is_file():
             return Runs({})
-        cells = build_cells(load_study(root / name))
+        cells = build_cells(read_records(root / name))
         return Runs({key_of(cell): cell for cell in cells if cell.n})
 
     @property

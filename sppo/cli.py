@@ -34,4 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="'COMMAND --help' lists them")
     args = parser.parse_args(argv)
     module, _ = COMMANDS[args.command]
-    return importlib.import_module(module).main(args.arguments)
+    command = importlib.import_module(module).main
+    if args.command == "study":
+        return command(args.arguments, report=lambda argv: main(["report", *argv]))
+    return command(args.arguments)

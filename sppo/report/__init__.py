@@ -1,9 +1,6 @@
 """Records to tables, figures, TensorBoard layout and HTML. Reads only; trains nothing.
 
 =======================  ==========================================================================
-``load``, ``runs``      the files of a study -> :class:`~sppo.report.load.Study` of runs
-``published``           the same in two CSV files, for git
-``selection``           a part of a study, by environment, algorithm and seed
 ``cells``               runs -> cells: one environment, one algorithm, one setting, several seeds
 ``statistics``          estimates with intervals, on arrays
 ``summary``             cells -> the rows of every table

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sppo.report.load import Study
-from sppo.report.runs import STATUSES, Run
+from sppo.records.runs import STATUSES, Run
+from sppo.records.studies import StudyRecords
 
 #: the paper's rows, first in every listing; other environments follow in their order of appearance
 PAPER_ENVIRONMENTS = ("Hopper", "Walker2d", "HalfCheetah", "Ant", "Humanoid")
@@ -113,7 +113,7 @@ def not_there(cells: Iterable[Cell]) -> str:
     return ", ".join(f"{counts[s]} {s}" for s in STATUSES if counts[s] and s != "completed")
 
 
-def build_cells(study: Study) -> list[Cell]:
+def build_cells(study: StudyRecords) -> list[Cell]:
     """All cells of a study, sorted by environment, setting and label.
 
     Runs whose configuration cannot be read, and runs that are not in the plan, belong to no cell; they

@@ -8,19 +8,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from sppo.records.published import write_runs
+from sppo.records.studies import StudyRecords, read_records
+from sppo.records.subset import Subset, add_subset
 from sppo.report.cells import build_cells
 from sppo.report.figures import all_figures
 from sppo.report.html import report_page
-from sppo.report.load import Study, load_study
 from sppo.report.provenance import collect, installed, shown_path
-from sppo.report.published import write_runs
 from sppo.report.rerun import publish_study_file
-from sppo.report.selection import Selection
 from sppo.report.statistics import CONFIDENCE, RESAMPLES
 from sppo.report.style import require_matplotlib, write_sheet
 from sppo.report.summary import BASELINES, Summary, summarise
 from sppo.report.tables import interval, number, text_table, write_tables
-from sppo.study.subset import add_subset
 
 #: runs per cell in the TensorBoard directory; its pages get slow beyond some hundred runs
 TENSORBOARD_SEEDS = 5
@@ -35,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return report_study(
         args.study,
         args.out,
-        selection=Selection(args.env, args.algorithm, args.seeds),
+        selection=Subset(args.env, args.algorithm, args.seeds),
         baselines=args.baseline or BASELINES,
         tensorboard_seeds=args.tensorboard_seeds,
         tensorboard_copy=args.tensorboard_copy,
@@ -83,7 +82,7 @@ def report_study(
     out: Path | None = None,
     *,
     command: str | None = None,
-    selection: Selection | None = None,
+    selection: Subset | None = None,
     baselines: Sequence[str] = BASELINES,
     tensorboard_seeds: int = TENSORBOARD_SEEDS,
     tensorboard_copy: bool = False,
@@ -103,12 +102,12 @@ def report_study(
     :param published: an earlier report, for runs that the study directory does not have
     :return: exit code: 0, or 2 if there is nothing to report
     """
-    selection = selection or Selection()
+    selection = selection or Subset()
     try:
         require_matplotlib()
-        study = load_study(study_dir)
+        study = read_records(study_dir)
         study = study.completed_from(published) if published is not None else study
-        study = selection.apply(study) if selection.flags else study
+        study = study.part(selection) if selection.flags else study
     except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -138,7 +137,9 @@ def report_study(
     return 0
 
 
-def _build_tensorboard(study: Study, summary: Summary, out: Path, seeds: int, copy: bool, thin: int) -> None:
+def _build_tensorboard(
+    study: StudyRecords, summary: Summary, out: Path, seeds: int, copy: bool, thin: int
+) -> None:
     from sppo.report.tensorboard import build_logdir
 
     try:
@@ -163,7 +164,7 @@ def _write_provenance(out: Path, command: str, versions: str, programs: str, wri
     )
 
 
-def _text(study: Study, summary: Summary) -> str:
+def _text(study: StudyRecords, summary: Summary) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in study.counts().items() if count)
     lines = [f"{study.name}: {len(study.runs)} runs, {counts}"]
     pooled = [row for row in summary.comparisons if not row.env]

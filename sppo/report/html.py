@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
 
+from sppo.records.runs import Run
+from sppo.records.studies import StudyRecords
 from sppo.report.cells import display_name, not_there, order_environments, order_labels, setting_of
-from sppo.report.load import Study
 from sppo.report.provenance import Provenance, seeds_text
 from sppo.report.rerun import rerun_command
-from sppo.report.runs import Run
 from sppo.report.statistics import FEW_RUNS, Estimate
 from sppo.report.style import INK, RULE, Key, Plot, panel_svgs
 from sppo.report.summary import Comparison, FinalReturn, Summary
@@ -41,7 +41,7 @@ def page(title: str, body: Iterable[str], description: str) -> str:
 
 
 def report_page(
-    study: Study,
+    study: StudyRecords,
     summary: Summary,
     plots: Sequence[Plot],
     provenance: Provenance,
@@ -116,7 +116,7 @@ def estimate_html(estimate: Estimate, digits: int | None = None) -> str:
     )
 
 
-def _overview(study: Study, summary: Summary) -> str:
+def _overview(study: StudyRecords, summary: Summary) -> str:
     counts = study.counts()
     chips = "".join(
         f"<li{'' if status == 'completed' else ' class=alarm'}><b>{count}</b> {status}</li>"
@@ -271,7 +271,7 @@ def _comparison_row(row: Comparison) -> list[str]:
     return [name, gap, estimate_html(row.improvement, 2), f"{row.n} : {row.n_baseline}"]
 
 
-def _runs_html(study: Study) -> str:
+def _runs_html(study: StudyRecords) -> str:
     others = [run for run in study.runs if run.status != "completed"]
     if not others:
         return "<p>None: every planned run is completed.</p>"
@@ -308,7 +308,7 @@ def _error_html(run: Run) -> str:
     return f"<details><summary>{text}</summary><pre>{escape(run.traceback)}</pre></details>"
 
 
-def _made_html(study: Study, summary: Summary, provenance: Provenance, programs: str) -> str:
+def _made_html(study: StudyRecords, summary: Summary, provenance: Provenance, programs: str) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in summary.notes)
     return (
         f"<p>Command: <code>{escape(provenance.command)}</code></p>"

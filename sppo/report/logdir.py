@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sppo.records import run_files
 from sppo.report.cells import setting_of
 from sppo.report.events import Series, read_scalars
-from sppo.study import records
 
 #: the scalar that a report's log directory has a run's evaluations under
 RETURN_TAG = "evaluation/mean_return"
@@ -86,10 +86,11 @@ def choose_tag(runs: Sequence[LoggedRun], wanted: str | None) -> tuple[str, dict
 def _logged_run(logdir: Path, path: Path) -> LoggedRun:
     name = path.relative_to(logdir).as_posix()
     for parent in (path, *path.parents[:2]):
-        record = records.read_run(parent) if (parent / records.CONFIG).is_file() else None
-        if record is not None and {"env", "algorithm", "seed"} <= record.config.keys():
-            task = f"{record.config['env']}, {setting_of(record.config).text}"
-            return LoggedRun(name, task, str(record.config["algorithm"]), path)
+        config = run_files.read_config(parent) or {}
+        if {"env", "algorithm", "seed"} <= config.keys():
+            return LoggedRun(
+                name, f"{config['env']}, {setting_of(config).text}", str(config["algorithm"]), path
+            )
     task, algorithm = split_name(name)
     if name == ".":
         algorithm = split_name(path.resolve().name)[1]

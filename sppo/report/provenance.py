@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sppo.report.runs import Run
+from sppo.records.runs import Run
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sppo.records.runs import STATUSES
 from sppo.report.cells import Setting
 from sppo.report.provenance import Provenance, seeds_text
 from sppo.report.rerun import rerun_command
-from sppo.report.runs import STATUSES
 from sppo.report.statistics import Estimate
 from sppo.report.summary import THRESHOLDS, Summary
 

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sppo.records.run_files import TENSORBOARD
+from sppo.records.runs import Run
+from sppo.records.studies import StudyRecords
 from sppo.report.cells import Cell, Setting, order_environments, order_key
 from sppo.report.events import EVENT_FILES, read_scalars, require_tensorboard, scalar, write_events
-from sppo.report.load import Study
 from sppo.report.logdir import BOOKKEEPING_SUFFIX, MARKER, RETURN_TAG
-from sppo.report.runs import Run
 from sppo.report.statistics import mean_interval
-from sppo.study.records import TENSORBOARD
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -51,7 +51,12 @@ _SHOWN_HPARAMS = ("env", "algorithm", "n_epochs", "clip_range", "eta", "seed")
 
 
 def build_logdir(
-    study: Study, cells: Sequence[Cell], out: Path, seeds_per_cell: int, copy: bool = False, thin: int = 0
+    study: StudyRecords,
+    cells: Sequence[Cell],
+    out: Path,
+    seeds_per_cell: int,
+    copy: bool = False,
+    thin: int = 0,
 ) -> Path:
     """Build the log directory; an earlier one made by this function is replaced.
 

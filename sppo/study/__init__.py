@@ -1,5 +1,4 @@
 """A grid of trainings: from a TOML file to records on disk, on this machine or on a cluster.
 
-``records`` is the reader's side (standard library and NumPy only); importing this package loads neither
-torch nor Stable-Baselines3, so that planning and status stay instant.
+Importing this package loads neither torch nor Stable-Baselines3, so that planning and status stay instant.
 """

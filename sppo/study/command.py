@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -11,31 +10,37 @@ from pathlib import Path
 from typing import Any
 
 from sppo.checkpoint.files import write_atomically
-from sppo.study import records
-from sppo.study.config import RunConfig
-from sppo.study.definition import Study, StudyError, load_study, parse_seeds
+from sppo.records import run_files
+from sppo.records.config import RunConfig
+from sppo.records.published import completed_runs
+from sppo.records.subset import Subset, add_subset
+from sppo.study.definition import StudyError, StudyPlan, read_plan
 from sppo.study.display import make_display
 from sppo.study.execution import Options, Outcome
 from sppo.study.local import available_cores, run_local
 from sppo.study.overview import calibration, duration, predicted_seconds, statuses, table
 from sppo.study.stopping import Stopper
-from sppo.study.subset import add_subset
+
+Report = Callable[[Sequence[str]], int]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, report: Report | None = None) -> int:
+    """Returns the process's exit code.
+
+    :param report: the report's command, called with its arguments; this room knows nothing of reports
+    """
     parser = _parser()
     args, rest = parser.parse_known_args(argv)
     if rest and args.action != "report":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     args.rest = rest
-    actions: dict[str, Callable[[argparse.Namespace], int]] = {
-        "plan": _plan,
-        "run": _run,
-        "status": _status,
-        "report": _report,
-    }
+    actions: dict[str, Callable[[argparse.Namespace], int]] = {"plan": _plan, "run": _run, "status": _status}
     try:
-        return actions[args.action](args)
+        if args.action != "report":
+            return actions[args.action](args)
+        if report is None:
+            parser.error("'report' is to be had from 'python -m sppo study'")
+        return report(_report_arguments(args))
     except (StudyError, RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -102,56 +107,27 @@ def _positive(text: str) -> int:
     return number
 
 
-def select(study: Study, args: argparse.Namespace) -> list[RunConfig]:
+def select(study: StudyPlan, args: argparse.Namespace) -> list[RunConfig]:
     """The runs that the subset flags leave.
 
     :raises StudyError: if a flag names something that the study does not have
     """
-    runs = list(study.runs)
-    known: list[tuple[str, list[str] | None, Callable[[RunConfig], str]]] = [
-        ("--env", args.env, lambda run: run.env),
-        ("--algorithm", args.algorithm, lambda run: run.algorithm),
-    ]
-    for flag, wanted, value in known:
-        present = {value(run) for run in study.runs}
-        for word in wanted or []:
-            if word not in present:
-                raise StudyError(f"{flag} {word}: the study has {', '.join(sorted(present))}")
-        if wanted:
-            runs = [run for run in runs if value(run) in wanted]
-    if args.seeds is not None:
-        try:
-            seeds = set(parse_seeds(args.seeds))
-        except ValueError as error:
-            raise StudyError(f"--seeds: {error}") from error
-        runs = [run for run in runs if run.seed in seeds]
-    for condition in args.where or []:
-        runs = [run for run in runs if _matches(run, condition)]
+    try:
+        runs = Subset(args.env, args.algorithm, args.seeds, args.where).choose(study.runs)
+    except ValueError as error:
+        raise StudyError(str(error)) from error
     if getattr(args, "published", None) is not None:
-        done = importlib.import_module("sppo.report.published").completed_runs(args.published)
+        done = completed_runs(args.published)
         runs = [run for run in runs if run.directory_name not in done]
-    if not runs:
-        raise StudyError("no run of the study is left by these flags")
     return runs
 
 
-def _matches(run: RunConfig, condition: str) -> bool:
-    name, separator, text = condition.partition("=")
-    if not separator:
-        raise StudyError(f"--where {condition}: write NAME=VALUE, e.g. n_epochs=10")
-    value = run.parameters.get(name)
-    try:
-        return value == json.loads(text)
-    except ValueError:
-        return str(value).lower() == text.lower()
-
-
-def _directory(study: Study, args: argparse.Namespace) -> Path:
+def _directory(study: StudyPlan, args: argparse.Namespace) -> Path:
     return args.out if args.out is not None else Path("runs", study.name)
 
 
 def _plan(args: argparse.Namespace) -> int:
-    study = load_study(args.file)
+    study = read_plan(args.file)
     runs, directory = select(study, args), _directory(study, args)
     found = statuses(runs, directory)
     print(table(runs, found))
@@ -168,7 +144,7 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    study = load_study(args.file)
+    study = read_plan(args.file)
     runs, directory = select(study, args), _directory(study, args)
     found = statuses(runs, directory)
     if args.json:
@@ -178,17 +154,19 @@ def _status(args: argparse.Namespace) -> int:
     for run, status in zip(runs, found, strict=True):
         path = directory / run.directory_name
         if status == "running":
-            progress = records.read_json(path / records.PROGRESS) or {}
+            progress = run_files.read_json(path / run_files.PROGRESS) or {}
             steps = f"{progress.get('timesteps', 0)} of {run.total_timesteps} steps"
             print(f"running: {run.describe(study.varied)}: {steps}")
         if status == "failed":
-            failure = records.read_json(path / records.FAILURE) or {}
-            print(f"failed: {run.describe(study.varied)}: {failure.get('error')} ({path / records.FAILURE})")
+            failure = run_files.read_json(path / run_files.FAILURE) or {}
+            print(
+                f"failed: {run.describe(study.varied)}: {failure.get('error')} ({path / run_files.FAILURE})"
+            )
     return 0
 
 
 def _run(args: argparse.Namespace) -> int:
-    study = load_study(args.file)
+    study = read_plan(args.file)
     runs, directory = select(study, args), _directory(study, args)
     write_study(study, directory)
     found = statuses(runs, directory)
@@ -219,7 +197,7 @@ def _conclude(outcomes: list[Outcome], failed_before: list[RunConfig], directory
     if counts["busy"]:
         print(f"{counts['busy']} runs are being trained by another runner")
     if counts["failed"]:
-        where = f"{directory}/*/{records.FAILURE}"
+        where = f"{directory}/*/{run_files.FAILURE}"
         print(f"{counts['failed']} runs failed: see {where}; --retry-failed runs them again")
     if stopped:
         print("interrupted: run the same command again to go on")
@@ -227,9 +205,9 @@ def _conclude(outcomes: list[Outcome], failed_before: list[RunConfig], directory
     return 1 if counts["failed"] or failed_before else 0
 
 
-def write_study(study: Study, directory: Path) -> None:
+def write_study(study: StudyPlan, directory: Path) -> None:
     """Put the study's file and its plan into the study directory; another file found there is kept."""
-    bookkeeping = directory / records.BOOKKEEPING
+    bookkeeping = directory / run_files.BOOKKEEPING
     bookkeeping.mkdir(parents=True, exist_ok=True)
     copy = directory / "study.toml"
     if copy.exists() and copy.read_text(encoding="utf-8") != study.text:
@@ -241,11 +219,12 @@ def write_study(study: Study, directory: Path) -> None:
             write_atomically(path, text.encode())
 
 
-def _report(args: argparse.Namespace) -> int:
-    study = load_study(args.file)
+def _report_arguments(args: argparse.Namespace) -> list[str]:
+    """The arguments of 'python -m sppo report' for a study."""
+    study = read_plan(args.file)
     directory = _directory(study, args)
     if not directory.is_dir():
         raise StudyError(f"{directory} does not exist: run the study first")
     write_study(study, directory)
     out = [] if args.report_dir is None else ["--out", args.report_dir]
-    return importlib.import_module("sppo.report.command").main([str(directory), *out, *args.rest])
+    return [str(directory), *out, *args.rest]

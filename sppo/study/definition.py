@@ -43,13 +43,15 @@ from __future__ import annotations
 import importlib
 import itertools
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sppo.study.config import RunConfig
+import tomllib
+
+from sppo.records.config import RunConfig
+from sppo.records.subset import parse_seeds
 from sppo.study.parameters import (
     BASELINE_NORMALIZE,
     BASELINES,
@@ -60,11 +62,6 @@ from sppo.study.parameters import (
     checked,
     unknown,
 )
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _SIZES = {
     "total_timesteps": Parameter("int", "steps per run", low=1),
@@ -86,7 +83,7 @@ class StudyError(ValueError):
 
 
 @dataclass(frozen=True)
-class Study:
+class StudyPlan:
     """A study: its name, its runs in the order of execution, and what varies between them.
 
     One seed of every setting comes before the second of any: breadth before depth.
@@ -99,7 +96,7 @@ class Study:
     checkpoint_every: int
 
 
-def load_study(path: str | Path) -> Study:
+def read_plan(path: str | Path) -> StudyPlan:
     """Read a study file.
 
     :raises StudyError: listing every mistake with its line
@@ -111,10 +108,10 @@ def load_study(path: str | Path) -> Study:
         raise StudyError(f"cannot read the study {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise StudyError(f"{path} is not a text file in UTF-8: {error}") from error
-    return parse_study(text, str(path))
+    return parse_plan(text, str(path))
 
 
-def parse_study(text: str, source: str) -> Study:
+def parse_plan(text: str, source: str) -> StudyPlan:
     """A study from the text of its file; ``source`` names it in messages."""
     try:
         content = tomllib.loads(text)
@@ -125,18 +122,6 @@ def parse_study(text: str, source: str) -> Study:
     if reader.problems:
         raise StudyError("\n".join(reader.problems))
     return study
-
-
-def parse_seeds(text: str) -> list[int]:
-    """``"0:5"`` (0 to 4), ``"3"`` or ``"0,2,7"`` as a list of seeds."""
-    seeds: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?::(\d+))?\s*", part)
-        if match is None:
-            raise ValueError(f'{text!r} is not a list of seeds: write "0:5" (0 to 4) or "0,2,7"')
-        first = int(match[1])
-        seeds += range(first, int(match[2])) if match[2] else [first]
-    return seeds
 
 
 def environment_problem(name: str) -> str | None:
@@ -177,7 +162,7 @@ class _Reader:
             self.problem(key, str(error))
             return None
 
-    def study(self) -> Study:
+    def study(self) -> StudyPlan:
         content = self.content
         for key in content:
             if key not in (*_TOP, *_TABLES):
@@ -217,7 +202,7 @@ class _Reader:
                 )  # fmt: skip
         if not self.problems and len({run.hash for run in runs}) < len(runs):
             self.problem(("grid",), "two runs have the same configuration")
-        return Study(str(name), self.text, tuple(runs), tuple(varied), every)
+        return StudyPlan(str(name), self.text, tuple(runs), tuple(varied), every)
 
     def sizes(self, where: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Any]:
         defaults = _DEFAULT_SIZES if not where else {}

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sppo.study import records
-from sppo.study.config import RunConfig
+from sppo.records import run_files
+from sppo.records.config import RunConfig
 from sppo.study.execution import Outcome
 from sppo.study.overview import aligned, duration, predicted_seconds
 
@@ -123,9 +123,9 @@ class Display:
 
     def _fraction(self, run: RunConfig) -> float:
         directory = self._directory / run.directory_name
-        progress = records.read_json(directory / records.PROGRESS)
+        progress = run_files.read_json(directory / run_files.PROGRESS)
         if progress is None:
-            return float((directory / records.RESULT).exists())
+            return float((directory / run_files.RESULT).exists())
         return min(1.0, float(progress.get("timesteps", 0)) / run.total_timesteps)
 
 

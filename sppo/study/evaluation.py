@@ -14,7 +14,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sppo.envs.generators import capture_generators, restore_generators
 from sppo.envs.state import UncapturableError, capture_environment, restore_environment
-from sppo.study.records import EVALUATIONS_HEADER
+from sppo.records.run_files import EVALUATIONS_HEADER
 
 #: Episodes that are played side by side, so that they share passes through the policy.
 _SIDE_BY_SIDE = 16

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from sppo.checkpoint.files import CheckpointError, checkpoints, newest_readable, sweep, write_atomically
-from sppo.study import records
-from sppo.study.config import RunConfig, differences
+from sppo.records import run_files
+from sppo.records.config import RunConfig, differences
 from sppo.study.lock import BusyError, RunLock
 
 #: Packages whose versions a training's numbers may depend on.
@@ -92,16 +92,16 @@ def _execute_locked(
     watch: Callable[[int], None],
 ) -> Outcome:
     sweep(directory)
-    if records.read_json(directory / records.RESULT) is not None:
+    if run_files.read_json(directory / run_files.RESULT) is not None:
         # Left over if the process was killed at the very end.
-        shutil.rmtree(directory / records.CHECKPOINTS, ignore_errors=True)
+        shutil.rmtree(directory / run_files.CHECKPOINTS, ignore_errors=True)
         return Outcome("completed", "by somebody else, or before")
-    failure = records.read_json(directory / records.FAILURE)
+    failure = run_files.read_json(directory / run_files.FAILURE)
     if failure is not None and not options.retry_failed:
         return Outcome("failed", str(failure.get("error")))
     timesteps = 0
     started = shown = time.monotonic()
-    before = float((records.read_json(directory / records.PROGRESS) or {}).get("wall_seconds", 0.0))
+    before = float((run_files.read_json(directory / run_files.PROGRESS) or {}).get("wall_seconds", 0.0))
 
     def progress(now: int) -> None:
         nonlocal timesteps, shown
@@ -141,9 +141,9 @@ def _prepare(config: RunConfig, directory: Path, failed_before: bool, report: Ca
         "versions": versions(),
         "git_revision": git_revision(),
     }
-    found = records.read_json(directory / records.CONFIG)
+    found = run_files.read_json(directory / run_files.CONFIG)
     if found is None:
-        _write_json(directory / records.CONFIG, header)
+        _write_json(directory / run_files.CONFIG, header)
     elif found.get("config") != header["config"]:
         different = "; ".join(differences(found.get("config", {}), config.as_dict()))
         raise OtherRunError(f"{directory} holds another run ({different}): choose another directory")
@@ -152,16 +152,16 @@ def _prepare(config: RunConfig, directory: Path, failed_before: bool, report: Ca
         report(f"going on with other versions than it was begun with ({changed}): results may differ")
     if failed_before:
         number = 1 + sum(1 for _ in directory.glob("failure-*.json"))
-        (directory / records.FAILURE).rename(directory / f"failure-{number}.json")
+        (directory / run_files.FAILURE).rename(directory / f"failure-{number}.json")
         _set_aside_unreadable(directory, report)
 
 
 def _set_aside_unreadable(directory: Path, report: Callable[[str], None]) -> None:
     """On request only: where no checkpoint can be read, keep them aside and begin again."""
     try:
-        newest_readable(directory / records.CHECKPOINTS)
+        newest_readable(directory / run_files.CHECKPOINTS)
     except CheckpointError:
-        for path in checkpoints(directory / records.CHECKPOINTS):
+        for path in checkpoints(directory / run_files.CHECKPOINTS):
             path.rename(path.with_suffix(".unreadable"))
         report("no checkpoint could be read: begun again from the first step")
 
@@ -170,11 +170,11 @@ def _finish(config: RunConfig, directory: Path, model: Any, wall_seconds: float)
     """The final files; ``result.json`` last, since it says that all the others are there."""
     buffer = io.BytesIO()
     model.save(buffer)
-    write_atomically(directory / records.MODEL, buffer.getvalue())
+    write_atomically(directory / run_files.MODEL, buffer.getvalue())
     normalize = model.get_vec_normalize_env()
     if normalize is not None:
-        write_atomically(directory / records.VECNORMALIZE, pickle.dumps(normalize))
-    _, returns = records.read_evaluations(directory).curve()
+        write_atomically(directory / run_files.VECNORMALIZE, pickle.dumps(normalize))
+    _, returns = run_files.read_evaluations(directory).curve()
     if not math.isfinite(returns[-1]):
         raise ValueError(f"the last evaluation has a return of {returns[-1]}")
     result = {
@@ -184,11 +184,11 @@ def _finish(config: RunConfig, directory: Path, model: Any, wall_seconds: float)
         "wall_seconds": round(wall_seconds, 3),
         "hash": config.hash,
         # Other than 0, the run is not what it would have been without interruptions.
-        "episode_restarts": _count_lines(directory / records.RESTARTS),
+        "episode_restarts": _count_lines(directory / run_files.RESTARTS),
     }
-    _write_json(directory / records.RESULT, result)
-    shutil.rmtree(directory / records.CHECKPOINTS, ignore_errors=True)
-    (directory / records.PROGRESS).unlink(missing_ok=True)
+    _write_json(directory / run_files.RESULT, result)
+    shutil.rmtree(directory / run_files.CHECKPOINTS, ignore_errors=True)
+    (directory / run_files.PROGRESS).unlink(missing_ok=True)
 
 
 def _count_lines(path: Path) -> int:
@@ -206,7 +206,7 @@ def record_failure(directory: Path, message: str, trace: str, timesteps: int) ->
     """Write ``failure.json``; if even that fails, the run stays unfinished and is tried again next time."""
     failure = {"status": "failed", "error": message, "traceback": trace, "timesteps": timesteps}
     try:
-        _write_json(directory / records.FAILURE, failure)
+        _write_json(directory / run_files.FAILURE, failure)
     except OSError as second:
         return Outcome("failed", f"{message} (and this could not be recorded: {second})")
     return Outcome("failed", message)
@@ -218,7 +218,7 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 def _write_progress(directory: Path, config: RunConfig, timesteps: int, wall_seconds: float) -> None:
     # Not synced to disk: it is for watching only, and comes often.
-    aside = directory / f".{records.PROGRESS}.aside"
+    aside = directory / f".{run_files.PROGRESS}.aside"
     progress = {
         "timesteps": timesteps,
         "total_timesteps": config.total_timesteps,
@@ -226,7 +226,7 @@ def _write_progress(directory: Path, config: RunConfig, timesteps: int, wall_sec
     }
     with contextlib.suppress(OSError):
         aside.write_text(json.dumps(progress))
-        aside.replace(directory / records.PROGRESS)
+        aside.replace(directory / run_files.PROGRESS)
 
 
 @cache

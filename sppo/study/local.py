@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from sppo.study.config import RunConfig
+from sppo.records.config import RunConfig
 from sppo.study.display import Display
 from sppo.study.execution import Options, Outcome, execute, record_failure
 from sppo.study.stopping import Stopper

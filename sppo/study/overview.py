@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sppo.study import records
-from sppo.study.config import RunConfig
+from sppo.records import run_files
+from sppo.records.config import RunConfig
 from sppo.study.lock import is_locked
 
 #: In the order in which tables show them.
@@ -30,11 +30,11 @@ def status_of(config: RunConfig, directory: Path) -> str:
         names = set(os.listdir(run))
     except OSError:
         return "pending"
-    if records.RESULT in names:
+    if run_files.RESULT in names:
         return "completed"
-    if records.FAILURE in names:
+    if run_files.FAILURE in names:
         return "failed"
-    if records.CONFIG not in names:
+    if run_files.CONFIG not in names:
         return "pending"
     return "running" if is_locked(run) else "interrupted"
 
@@ -66,7 +66,7 @@ def calibration(runs: Sequence[RunConfig], found: Sequence[str], directory: Path
     measured = predicted = 0.0
     used = 0
     for run in done[:: max(1, len(done) // 200)]:
-        result = records.read_json(directory / run.directory_name / records.RESULT) or {}
+        result = run_files.read_json(directory / run.directory_name / run_files.RESULT) or {}
         if result.get("wall_seconds"):
             measured += float(result["wall_seconds"])
             predicted += predicted_seconds(run)

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sppo.study import records
-from sppo.study.config import RunConfig
+from sppo.records import run_files
+from sppo.records.config import RunConfig
 from sppo.study.display import Display
 from sppo.study.execution import Options, Outcome, execute
 from sppo.study.local import THREAD_VARIABLES
@@ -48,7 +48,7 @@ def run_ray(
     task = ray.remote(num_cpus=cpus, max_retries=_RETRIES, runtime_env=environment)(_task)
     directory = directory.resolve()
     # One per runner: others may be at work in the same directory.
-    stop = StopFile(directory / records.BOOKKEEPING / f"stop-{uuid.uuid4().hex}")
+    stop = StopFile(directory / run_files.BOOKKEEPING / f"stop-{uuid.uuid4().hex}")
     queue = deque(todo)
     pending: dict[Any, RunConfig] = {}
     outcomes: list[Outcome] = []

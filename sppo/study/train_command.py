@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sppo.study import records
-from sppo.study.config import RunConfig
+from sppo.records import run_files
+from sppo.records.config import RunConfig
 from sppo.study.definition import DEFAULT_CHECKPOINT_EVERY, StudyError, environment_problem
 from sppo.study.execution import Options, Outcome, execute
 from sppo.study.local import single_threaded
@@ -217,7 +217,7 @@ class _Progress:
             return
         rate = (timesteps - first) / (now - began)
         left = max(0, self._config.total_timesteps - timesteps) / rate
-        _, returns = records.read_evaluations(self._directory).curve()
+        _, returns = run_files.read_evaluations(self._directory).curve()
         evaluated = f", return {returns[-1]:.4g}" if len(returns) else ""
         total = self._config.total_timesteps
         print(f"{timesteps}/{total} steps, {rate:.0f}/s, ETA {duration(left)}{evaluated}", flush=True)
@@ -225,14 +225,14 @@ class _Progress:
 
 def _conclude(outcome: Outcome, directory: Path) -> int:
     if outcome.status == "completed":
-        result = records.read_json(directory / records.RESULT) or {}
+        result = run_files.read_json(directory / run_files.RESULT) or {}
         final = f"{result.get('final_return', 0):.4g}"
-        print(f"completed: final return {final}, model in {directory / records.MODEL}")
+        print(f"completed: final return {final}, model in {directory / run_files.MODEL}")
         return 0
     if outcome.status == "interrupted":
         print(f"interrupted {outcome.message}: run the same command again to go on")
         return 130
     print(f"error: {outcome.message}", file=sys.stderr)
-    if (directory / records.FAILURE).exists():
-        print(f"see {directory / records.FAILURE}; --retry-failed tries again", file=sys.stderr)
+    if (directory / run_files.FAILURE).exists():
+        print(f"see {directory / run_files.FAILURE}; --retry-failed tries again", file=sys.stderr)
     return 1

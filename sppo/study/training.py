@@ -21,10 +21,10 @@ from sppo.algorithms import SPPO
 from sppo.checkpoint import ExactCheckpointCallback, newest_readable, records, restore, why_inexact
 from sppo.checkpoint.model import RESUMPTION, put_back_log
 from sppo.envs.factory import InProcessVecEnv
-from sppo.study.config import RunConfig
+from sppo.records.config import RunConfig
+from sppo.records.run_files import CHECKPOINTS, EVALUATIONS, RESTARTS, TENSORBOARD
 from sppo.study.evaluation import EvaluationCallback, Evaluator
 from sppo.study.parameters import LINEAR
-from sppo.study.records import CHECKPOINTS, EVALUATIONS, RESTARTS, TENSORBOARD
 
 _ACTIVATIONS = {"tanh": th.nn.Tanh, "relu": th.nn.ReLU}
 

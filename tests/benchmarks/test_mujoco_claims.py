@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import synthetic_study as synthetic
 
-from sppo.report.load import load_study
-from sppo.report.published import write_runs
+from sppo.records.published import write_runs
+from sppo.records.studies import read_records
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "mujoco_claims.py"
 
@@ -46,7 +46,7 @@ def publish(root: Path, name: str, shift: float, seeds: tuple[int, ...] = (0, 1)
         value = result(config["algorithm"], parameters["n_epochs"], parameters["clip_range"], config["seed"])
         value -= shift if config["algorithm"] == "ppo" else 0.0
         synthetic.write_completed(source, config, np.full((18, 5), value))
-    write_runs(load_study(source).runs, copy)
+    write_runs(read_records(source).runs, copy)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_verdicts_on_the_whole_curve(claims: ModuleType, tmp_path: Path) -> None
         returns = np.full((18, 5), 100.0 + config["seed"])
         returns[:-1] += 50.0 if config["algorithm"] == "sppo" else 0.0
         synthetic.write_completed(source, config, returns)
-    write_runs(load_study(source).runs, copy)
+    write_runs(read_records(source).runs, copy)
     tables = claims.all_tables(tmp_path)
     by_end, by_curve = (
         rows(tables[name])[0]["verdict"] for name in ("Verdicts", "Verdicts by the mean over all evaluations")
@@ -172,7 +172,7 @@ def test_other_bounds_by_size_of_the_clip(claims: ModuleType, root: Path) -> Non
         parameters = config["parameters"]
         value = result("ppo", parameters["n_epochs"], parameters["clip_range"], 1)
         synthetic.write_completed(source, config, np.full((18, 5), value + 100 * parameters["clip_range"]))
-    write_runs(load_study(source).runs, copy)
+    write_runs(read_records(source).runs, copy)
     found = rows(claims.all_tables(root)["What symmetric bounds change"])
     assert [(row["ε"], row["settings"], row["runs"]) for row in found] == [
         ("0.1", "2", "2"),
@@ -190,7 +190,7 @@ def test_divergences_stand_beside_the_clips(claims: ModuleType, root: Path) -> N
     for label, eta in (("trpo", None), ("smdpo", 1.0), ("smdpo", 10.0)):
         config = synthetic.configuration("Hopper-v5", label, 0, n_epochs=10, clip_range="none", eta=eta)
         synthetic.write_completed(source, config, np.full((18, 5), 7.0))
-    write_runs(load_study(source).runs, copy)
+    write_runs(read_records(source).runs, copy)
     found = rows(claims.all_tables(root)["The divergence instead of the clip, and TRPO"])
     assert {row["environment"] for row in found} == {"Hopper-v5"}
     assert {(row["algorithm"], row["η"]) for row in found if row["ε"] == "–"} == {

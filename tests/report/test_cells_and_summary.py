@@ -10,8 +10,8 @@ import pytest
 import scipy.stats
 import synthetic_study as synthetic
 
+from sppo.records.studies import read_records
 from sppo.report.cells import Setting, build_cells, display_name, order_environments
-from sppo.report.load import load_study
 from sppo.report.summary import Comparison, Summary, summarise
 
 
@@ -20,7 +20,7 @@ def constant(config: dict, value: float) -> np.ndarray:
 
 
 def summary_of(directory: Path) -> Summary:
-    return summarise(build_cells(load_study(directory)))
+    return summarise(build_cells(read_records(directory)))
 
 
 def pooled(summary: Summary, setting: str) -> Comparison:
@@ -35,7 +35,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_never_one_cell(tmp_path: Pat
         )
         for config in configs:
             synthetic.write_completed(tmp_path, config)
-    cells = build_cells(load_study(tmp_path))
+    cells = build_cells(read_records(tmp_path))
     assert [cell.label for cell in cells] == ["sppo (learning_rate=0.0003)", "sppo (learning_rate=0.001)"]
     assert [cell.n for cell in cells] == [3, 3]
 
@@ -45,7 +45,7 @@ def test_what_differs_between_environments_is_no_variant(tmp_path: Path) -> None
     for env, steps in (("Hopper-v5", 500_000), ("Ant-v5", 200_000)):
         for config in synthetic.grid(envs=[env], passes=[10], clips=[0.3], total_timesteps=steps):
             synthetic.write_completed(tmp_path, config)
-    assert {cell.label for cell in build_cells(load_study(tmp_path))} == {"ppo", "sppo"}
+    assert {cell.label for cell in build_cells(read_records(tmp_path))} == {"ppo", "sppo"}
 
 
 def test_variants_are_compared_with_the_same_variant_of_the_baseline(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import synthetic_study as synthetic
 
-from sppo.report.load import load_study
+from sppo.records.studies import read_records
 
 MEASURE = """
 import json, resource, sys, time
@@ -47,7 +47,7 @@ def test_memory_does_not_grow_with_evaluation_episodes(tmp_path: Path) -> None:
         configs = synthetic.grid(["Hopper-v5"], clips=[0.3], seeds=range(10), eval_episodes=episodes)
         synthetic.write_study(directory, configs)
         tracemalloc.start()
-        study = load_study(directory)
+        study = read_records(directory)
         sizes.append(tracemalloc.get_traced_memory()[0])
         tracemalloc.stop()
         assert study.counts()["completed"] == 40

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import synthetic_study as synthetic
 
+from sppo.records.published import write_runs
+from sppo.records.runs import Run
+from sppo.records.studies import read_records
 from sppo.report.cells import build_cells
-from sppo.report.load import load_study
 from sppo.report.provenance import seeds_text
-from sppo.report.published import write_runs
-from sppo.report.runs import Run
 from sppo.report.summary import summarise
 
 CONFIG = synthetic.configuration("Hopper-v5", "sppo", 0, n_epochs=10, clip_range=0.3)
 
 
 def only_run(directory: Path) -> Run:
-    (run,) = load_study(directory).runs
+    (run,) = read_records(directory).runs
     return run
 
 
@@ -104,7 +104,7 @@ def test_deleted_run_is_missing_by_the_plan(tmp_path: Path) -> None:
     for config in configs[1:]:
         synthetic.write_completed(tmp_path, config)
     synthetic.write_plan(tmp_path, configs)
-    study = load_study(tmp_path)
+    study = read_records(tmp_path)
     assert study.counts() == {
         "completed": 5, "unfinished": 0, "failed": 0, "damaged": 0, "missing": 1, "unplanned": 0,
     }  # fmt: skip
@@ -119,7 +119,7 @@ def test_without_a_readable_plan_missing_seeds_are_inferred(tmp_path: Path, plan
         synthetic.write_completed(tmp_path, config)
     (tmp_path / ".study").mkdir()
     (tmp_path / ".study" / "plan.json").write_text(plan)
-    study = load_study(tmp_path)
+    study = read_records(tmp_path)
     assert not study.planned
     (missing,) = [run for run in study.runs if run.status == "missing"]
     assert missing.config == configs[0]
@@ -131,7 +131,7 @@ def test_run_outside_the_plan_is_listed_and_in_no_cell(tmp_path: Path) -> None:
     synthetic.write_completed(tmp_path, old)
     synthetic.write_completed(tmp_path, CONFIG)
     synthetic.write_plan(tmp_path, [CONFIG])
-    study = load_study(tmp_path)
+    study = read_records(tmp_path)
     assert sorted(run.status for run in study.runs) == ["completed", "unplanned"]
     (cell,) = build_cells(study)
     assert (cell.label, cell.n, len(cell.runs)) == ("sppo", 1, 1)
@@ -146,9 +146,9 @@ def test_published_files_give_the_same_study(tmp_path: Path) -> None:
         synthetic.write_completed(source, config)
     synthetic.write_failed(source, configs[1], 'error with "quotes", commas\nand lines')
     synthetic.write_plan(source, configs)
-    before = load_study(source)
+    before = read_records(source)
     write_runs(before.runs, copy)
-    after = load_study(copy)
+    after = read_records(copy)
     assert after.counts() == before.counts()
     for old, new in zip(before.runs, after.runs, strict=True):
         assert (new.hash, new.status, new.error, new.config) == (old.hash, old.status, old.error, old.config)
@@ -165,11 +165,11 @@ def test_an_earlier_report_completes_a_study(tmp_path: Path) -> None:
     copy.mkdir()
     for config in configs[:4]:
         synthetic.write_completed(earlier, config)
-    write_runs(load_study(earlier).runs, copy)
+    write_runs(read_records(earlier).runs, copy)
     own = np.full((configs[3]["evaluations"], configs[3]["eval_episodes"]), 7.0)
     synthetic.write_completed(now, configs[3], own)
     synthetic.write_plan(now, configs)
-    study = load_study(now).completed_from(copy)
+    study = read_records(now).completed_from(copy)
     assert [run.status for run in study.runs] == ["completed"] * 4 + ["missing"] * 2
     assert [run.final_return == 7.0 for run in study.runs[:4]] == [False, False, False, True]
     with pytest.raises(FileNotFoundError, match=r"runs\.csv"):
@@ -180,7 +180,7 @@ def test_published_evaluations_that_were_cut_are_noticed(tmp_path: Path) -> None
     synthetic.write_completed(tmp_path / "source", CONFIG)
     out = tmp_path / "copy"
     out.mkdir()
-    write_runs(load_study(tmp_path / "source").runs, out)
+    write_runs(read_records(tmp_path / "source").runs, out)
     lines = (out / "evaluations.csv").read_text().splitlines()
     (out / "evaluations.csv").write_text("\n".join(lines[:-1]) + "\n")
     assert only_run(out).status == "damaged"
@@ -188,7 +188,7 @@ def test_published_evaluations_that_were_cut_are_noticed(tmp_path: Path) -> None
 
 def test_no_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        load_study(tmp_path / "nowhere")
+        read_records(tmp_path / "nowhere")
 
 
 def test_seeds_are_contracted() -> None:
@@ -244,7 +244,7 @@ def test_no_damage_stops_the_report_of_the_other_runs(tmp_path: Path, planned: b
         path = rng.choice(files)
         before = path.read_bytes()
         scramble_file(path, rng)
-        study = load_study(tmp_path)
+        study = read_records(tmp_path)
         summary = summarise(build_cells(study))
         assert len(study.runs) >= 5, seed
         assert sum(len(cell.runs) for cell in summary.cells) >= 4 or ".study" in path.parts, seed

@@ -284,7 +284,7 @@ def test_a_study_without_any_run_is_drawn_as_planned(tmp_path: Path) -> None:
         (["--env", "Ant"], "the study has Ant-v5, Hopper-v5"),
         (["--algorithm", "a2c"], "the study has ppo, sppo"),
         (["--seeds", "0-3"], '"0:5"'),
-        (["--seeds", "9"], "no run of the study is left"),
+        (["--seeds", "9"], "--seeds 9: the study has 0:2"),
     ],
 )
 def test_impossible_part_of_a_study(

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import synthetic_study as synthetic
 
+from sppo.records.config import RunConfig
+from sppo.records.studies import read_records
 from sppo.report.cells import build_cells
 from sppo.report.command import report_study
-from sppo.report.load import load_study
 from sppo.report.rerun import rerun_command
 from sppo.study import command as study_command
-from sppo.study.config import RunConfig
-from sppo.study.definition import load_study as load_definition
+from sppo.study.definition import read_plan as load_definition
 
 STUDY = """
 name = "again"
@@ -57,7 +57,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_commands_select_their_cells(study: Path) -> None:
     definition = load_definition(study / "study.toml")
-    cells = build_cells(load_study(study))
+    cells = build_cells(read_records(study))
     seen: list[tuple[str, int]] = []
     for cell in cells:
         words = shlex.split(rerun_command(cell, "study.toml"))

@@ -12,9 +12,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 
+from sppo.records.studies import read_records
 from sppo.report.cells import build_cells
 from sppo.report.events import read_scalars, scalar, write_events
-from sppo.report.load import load_study
 from sppo.report.tensorboard import build_logdir
 
 RUN = "runs/Hopper-v5/m=10,eps=0.3/sppo/seed=0"
@@ -36,7 +36,7 @@ def study(tmp_path: Path) -> Path:
 
 
 def build(directory: Path, seeds: int = 10, copy: bool = False, thin: int = 0) -> Path:
-    loaded = load_study(directory)
+    loaded = read_records(directory)
     return build_logdir(loaded, build_cells(loaded), directory / "tb", seeds, copy, thin)
 
 
@@ -86,7 +86,9 @@ def test_number_of_seeds_is_limited(study: Path) -> None:
 
 def test_means_are_of_all_completed_runs(study: Path) -> None:
     out = build(study, seeds=1)
-    (cell,) = [c for c in build_cells(load_study(study)) if c.label == "sppo" and c.setting.clip_range == 0.1]
+    (cell,) = [
+        c for c in build_cells(read_records(study)) if c.label == "sppo" and c.setting.clip_range == 0.1
+    ]
     names = [f"Hopper-v5/m=10,eps=0.1/{what}" for what in ("return", "low", "high")]
     scalars, _ = read_scalars(out / "means" / "sppo", names)
     np.testing.assert_allclose(scalars[names[0]].values, cell.curves[1].mean(axis=0), rtol=1e-6)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sppo.study.config import RunConfig, differences
-from sppo.study.definition import StudyError, load_study, parse_seeds, parse_study
+from sppo.records.config import RunConfig, differences
+from sppo.records.subset import parse_seeds
+from sppo.study.definition import StudyError, parse_plan, read_plan
 from sppo.study.parameters import BASELINES, CLASSES
 
 STUDIES = Path(__file__).parents[2] / "benchmarks" / "studies"
@@ -46,7 +47,7 @@ class = "trpo"
 
 
 def test_the_grid_is_what_the_file_says() -> None:
-    study = parse_study(VALID, "tiny.toml")
+    study = parse_plan(VALID, "tiny.toml")
     # Per seed and environment: ppo 2, smdpo 3 (its own n_epochs replaces the axis), trpo 1.
     assert len(study.runs) == 3 * 2 * (2 + 3 + 1)
     assert {run.total_timesteps for run in study.runs if run.env == "Hopper-v5"} == {81_920}
@@ -60,7 +61,7 @@ def test_the_grid_is_what_the_file_says() -> None:
 
 def test_breadth_comes_before_depth() -> None:
     """A study that is stopped early has all of its first seeds."""
-    seeds = [run.seed for run in parse_study(VALID, "tiny.toml").runs]
+    seeds = [run.seed for run in parse_plan(VALID, "tiny.toml").runs]
     assert seeds == sorted(seeds)
 
 
@@ -95,27 +96,27 @@ def test_a_mistake_is_named_with_its_line(found: str) -> None:
     replacement, message = MISTAKES[found]
     assert VALID.count(found) == 1
     with pytest.raises(StudyError, match=message):
-        parse_study(VALID.replace(found, replacement), "tiny.toml")
+        parse_plan(VALID.replace(found, replacement), "tiny.toml")
 
 
 def test_all_mistakes_are_listed_at_once() -> None:
     text = VALID.replace("batch_size = 64", "batch_size = 1").replace('"0:3"', '"x"')
     with pytest.raises(StudyError) as error:
-        parse_study(text, "tiny.toml")
+        parse_plan(text, "tiny.toml")
     assert len(str(error.value).splitlines()) == 2
 
 
 def test_a_missing_file_and_a_binary_file_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="cannot read the study"):
-        load_study(tmp_path / "none.toml")
+        read_plan(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(StudyError, match="not a text file"):
-        load_study(tmp_path / "binary.toml")
+        read_plan(tmp_path / "binary.toml")
 
 
 def test_equal_settings_have_equal_hashes_however_they_are_spelled() -> None:
     spelled = VALID.replace("eta = [0.1, 1, 10]", "eta = [0.10, 1.0, 1e1]").replace("40_960", "40960")
-    ours, theirs = parse_study(VALID, "a").runs, parse_study(spelled, "b").runs
+    ours, theirs = parse_plan(VALID, "a").runs, parse_plan(spelled, "b").runs
     assert [run.hash for run in ours] == [run.hash for run in theirs]
 
 
@@ -150,7 +151,7 @@ def test_seeds() -> None:
 
 @pytest.mark.parametrize("name", ["mujoco", "mujoco-nodecay"])
 def test_the_papers_study_has_its_14400_runs(name: str) -> None:
-    study = load_study(STUDIES / f"{name}.toml")
+    study = read_plan(STUDIES / f"{name}.toml")
     assert len(study.runs) == 5 * 2 * 2 * 4 * 180
     assert len({run.directory_name for run in study.runs}) == len(study.runs)
     first = study.runs[0]
@@ -161,7 +162,7 @@ def test_the_papers_study_has_its_14400_runs(name: str) -> None:
 
 
 def test_the_smoke_study_is_small() -> None:
-    assert len(load_study(STUDIES / "smoke.toml").runs) <= 8
+    assert len(read_plan(STUDIES / "smoke.toml").runs) <= 8
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -191,7 +192,7 @@ def test_the_command_line_and_the_study_file_describe_the_same_run() -> None:
     """`train` and a study's run of the same configuration share a directory name."""
     from sppo.study.train_command import _parser, configuration
 
-    run = parse_study(VALID, "tiny.toml").runs[0]
+    run = parse_plan(VALID, "tiny.toml").runs[0]
     flags = "--env CartPole-v1 --steps 40960 --seed 0 --n-epochs 4 --no-use-softmax".split()  # noqa: SIM905
     assert configuration(vars(_parser().parse_args(flags))).hash == run.hash
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sppo.study import records
-from sppo.study.definition import load_study
+from sppo.records import run_files
+from sppo.records.runs import read_run
+from sppo.study.definition import read_plan
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "studies" / "mujoco.toml"
 
@@ -34,14 +35,14 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Synthetic records: of every ten runs seven completed, one failed, one interrupted, one missing."""
     directory = tmp_path_factory.mktemp("mujoco")
     rows = "".join(f"{1 + n // 10},{55_000 * (1 + n // 10)},{n % 10},{n}.5,100\n" for n in range(180))
-    for number, run in enumerate(load_study(FILE).runs):
+    for number, run in enumerate(read_plan(FILE).runs):
         if number % 10 == 9:
             continue
         path = directory / run.directory_name
         path.mkdir()
         header = {"config": run.as_dict(), "hash": run.hash, "versions": {}, "git_revision": None}
-        (path / records.CONFIG).write_text(json.dumps(header))
-        (path / records.EVALUATIONS).write_text(records.EVALUATIONS_HEADER + "\n" + rows)
+        (path / run_files.CONFIG).write_text(json.dumps(header))
+        (path / run_files.EVALUATIONS).write_text(run_files.EVALUATIONS_HEADER + "\n" + rows)
         (path / ".lock").touch()
         if number % 10 < 7:
             result = {
@@ -50,9 +51,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "final_return": 1.0,
                 "wall_seconds": 400.0,
             }
-            (path / records.RESULT).write_text(json.dumps(result))
+            (path / run_files.RESULT).write_text(json.dumps(result))
         elif number % 10 == 7:
-            (path / records.FAILURE).write_text(json.dumps({"status": "failed", "error": "E: x"}))
+            (path / run_files.FAILURE).write_text(json.dumps({"status": "failed", "error": "E: x"}))
     return directory
 
 
@@ -69,14 +70,14 @@ def test_hardly_any_file_is_read(action: str, directory: Path) -> None:
     assert not seen["torch"]
     assert len(seen["opened"]) < 14_400
     names = {Path(path).name for path in seen["opened"]}
-    assert names <= {".lock", records.RESULT, records.FAILURE}, names
+    assert names <= {".lock", run_files.RESULT, run_files.FAILURE}, names
 
 
 @pytest.mark.slow
 def test_records_scan(directory: Path) -> None:
-    found = list(records.scan(directory))
+    found = [read_run(path) for path in run_files.run_directories(directory)]
     assert len(found) == 12_960
-    assert sum(record.status == "completed" for record in found) == 10_080
-    steps, returns = found[0].evaluations().curve()
-    assert len(steps) == 18
-    assert returns[0] == 5.0
+    assert sum(run.status == "completed" for run in found) == 10_080
+    done = next(run for run in found if run.status == "completed")
+    assert len(done.timesteps) == 18
+    assert done.returns[0] == 5.0

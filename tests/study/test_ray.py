@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from test_runner import HERE, check_against_this_process, finish, start, study_file, wait_until  # noqa: F401
 
-from sppo.study import records
-from sppo.study.definition import load_study
+from sppo.records import run_files
+from sppo.study.definition import read_plan
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
@@ -38,7 +38,7 @@ def test_a_node_dies_and_every_run_completes_with_the_local_results(
     doomed = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
     file, out = study_file(["Slow", "CartPole-v1"], seeds="0:2", steps=3200), tmp_path / "out"
-    study = load_study(file)
+    study = read_plan(file)
     runner = start("study", "run", file, "--out", out, "--executor", "ray", "--address", cluster.address)
     # Two at a time: once two runs have checkpoints, one of them is on the node that dies.
     wait_until(lambda: len({path.parent for path in out.glob("*/checkpoints/*.checkpoint")}) == 2)
@@ -73,7 +73,7 @@ def test_ctrl_c_there_and_going_on_here(
 ) -> None:
     """Stopped politely, with a checkpoint; what one executor has begun, the other one finishes."""
     file, out = study_file(["Slow"], seeds="0:2", steps=3200), tmp_path / "out"
-    study = load_study(file)
+    study = read_plan(file)
     runner = start("study", "run", file, "--out", out, "--executor", "ray", "--address", cluster.address)
     wait_until(lambda: any(out.glob("*/checkpoints/*.checkpoint")))
     runner.send_signal(signal.SIGINT)
@@ -83,7 +83,7 @@ def test_ctrl_c_there_and_going_on_here(
     assert 0 < int(steps) < 3200
     assert list(out.glob(f"*/checkpoints/{steps}_steps.checkpoint"))
     assert not list(out.glob("*/result.json")) + list(out.glob("*/failure.json"))
-    assert not list((out / records.BOOKKEEPING).glob("stop-*"))
+    assert not list((out / run_files.BOOKKEEPING).glob("stop-*"))
     code, output = finish(start("study", "run", file, "--out", out, "--jobs", 2))
     assert code == 0, output
     check_against_this_process(study, out, tmp_path)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from trained_runs import assert_same_run
 
-from sppo.study.definition import Study, load_study
+from sppo.study.definition import StudyPlan, read_plan
 from sppo.study.execution import Options, execute
 from sppo.study.lock import is_locked
 
@@ -72,7 +72,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def check_against_this_process(study: Study, out: Path, tmp_path: Path) -> None:
+def check_against_this_process(study: StudyPlan, out: Path, tmp_path: Path) -> None:
     """Every run of the study equals the same run trained here without interruption."""
     for run in study.runs:
         alone = tmp_path / "alone" / run.directory_name
@@ -113,7 +113,7 @@ def test_one_bad_environment_does_not_stop_the_others(
 def test_ctrl_c_then_kill_then_two_runners(study_file: Callable[..., Path], tmp_path: Path) -> None:
     """The life of a study: stopped politely, killed with its workers unaware, finished by two runners."""
     file, out = study_file(["CartPole-v1", "Slow"], seeds="0:2", steps=640), tmp_path / "out"
-    study = load_study(file)
+    study = read_plan(file)
     first = start("study", "run", file, "--out", out, "--jobs", 2)
     wait_until(lambda: any(out.glob("*/checkpoints/*.checkpoint")))
     # To the whole group, as a terminal does.
@@ -143,7 +143,7 @@ def test_a_worker_that_is_killed_goes_on_in_the_same_runner(
     study_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     file, out = study_file(["Slow"], seeds="0:1", steps=640), tmp_path / "out"
-    study = load_study(file)
+    study = read_plan(file)
     runner = start("study", "run", file, "--out", out, "--jobs", 1)
     run = out / study.runs[0].directory_name
     wait_until(lambda: any(run.glob("checkpoints/*.checkpoint")))
@@ -188,10 +188,10 @@ def test_an_edited_study_file_does_not_overwrite_the_old_one(
     from sppo.study.command import write_study
 
     file = study_file(["CartPole-v1"])
-    write_study(load_study(file), tmp_path / "out")
+    write_study(read_plan(file), tmp_path / "out")
     old = file.read_text()
     file.write_text("# edited\n" + old)
-    write_study(load_study(file), tmp_path / "out")
-    write_study(load_study(file), tmp_path / "out")
+    write_study(read_plan(file), tmp_path / "out")
+    write_study(read_plan(file), tmp_path / "out")
     assert (tmp_path / "out" / ".study" / "study-1.toml").read_text() == old
     assert len(list((tmp_path / "out" / ".study").glob("study-*.toml"))) == 1

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch as th
 
-from sppo.study.config import RunConfig
+from sppo.records.config import RunConfig
 from sppo.study.execution import Options, Outcome, execute
 from sppo.study.local import PRELOAD
 from sppo.study.parameters import BASELINE_NORMALIZE, BASELINES

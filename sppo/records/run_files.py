@@ -1,11 +1,11 @@
-"""The files of a study, read back: plain data for whoever plans, watches or reports.
+"""The files of a run: their names, and how they are written and read.
 
-A study directory holds one directory per run, named by the first 16 hexadecimal digits of the hash of
-the run's frozen configuration::
+A study directory holds one directory per run, named by the first 16 hexadecimal digits of the run's
+identity (:attr:`sppo.records.config.RunConfig.hash`)::
 
     runs/<study>/
       study.toml            a copy of the study file
-      .study/               the runner's own bookkeeping
+      .study/               the runner's own bookkeeping; plan.json lists the planned runs
       <hash>/
         config.json         {"config": {...}, "hash": ..., "versions": {...}, "git_revision": ...}
         evaluations.csv     evaluation,timesteps,episode,return,length; one row per evaluation episode
@@ -17,8 +17,6 @@ the run's frozen configuration::
                             be captured); their number is result.json's "episode_restarts"
         result.json         {"status": "completed", ...}; written last
         failure.json        {"status": "failed", "error": ..., "traceback": ...}; only if it failed
-
-Only the standard library and NumPy are imported here.
 """
 
 from __future__ import annotations
@@ -26,14 +24,18 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+#: Version of this layout; ``config.json`` states it. Files without one are of version 1.
+SCHEMA = 1
+
 BOOKKEEPING = ".study"
+PLAN = "plan.json"
+STUDY_FILE = "study.toml"
 CONFIG = "config.json"
 RESULT = "result.json"
 FAILURE = "failure.json"
@@ -62,36 +64,19 @@ class Evaluations:
     returns: np.ndarray
     length: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.returns)
-
     def curve(self) -> tuple[np.ndarray, np.ndarray]:
         """Timesteps of each evaluation and the mean return of its episodes."""
+        timesteps, means, _, _ = self.by_evaluation()
+        return timesteps, means
+
+    def by_evaluation(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Per evaluation: timesteps, mean return, standard deviation over its episodes, episodes."""
         numbers, first, index = np.unique(self.evaluation, return_index=True, return_inverse=True)
-        sums = np.bincount(index, weights=self.returns, minlength=len(numbers))
-        counts = np.bincount(index, minlength=len(numbers))
-        return self.timesteps[first], sums / counts
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """One run as its files describe it.
-
-    ``status`` is ``"completed"``, ``"failed"`` or ``"unfinished"`` (in progress, or interrupted).
-    """
-
-    path: Path
-    config: dict[str, Any]
-    hash: str
-    status: str
-    result: dict[str, Any] | None
-    failure: dict[str, Any] | None
-    versions: dict[str, str]
-    git_revision: str | None
-
-    def evaluations(self) -> Evaluations:
-        """The run's evaluation episodes so far."""
-        return read_evaluations(self.path)
+        episodes = np.bincount(index, minlength=len(numbers))
+        means = np.bincount(index, weights=self.returns, minlength=len(numbers)) / episodes
+        # episodes are compared with their own mean first: squares of large returns would lose the digits
+        squares = np.bincount(index, weights=(self.returns - means[index]) ** 2, minlength=len(numbers))
+        return self.timesteps[first], means, np.sqrt(squares / episodes), episodes
 
 
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -108,28 +93,11 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def read_run(path: str | os.PathLike[str]) -> RunRecord | None:
-    """The record of one run directory; ``None`` if it has no readable ``config.json``."""
-    path = Path(path)
-    header = read_json(path / CONFIG)
-    if header is None or not isinstance(header.get("config"), dict):
-        return None
-    result = read_json(path / RESULT)
-    failure = None if result is not None else read_json(path / FAILURE)
-    if result is not None:
-        status = "completed"
-    else:
-        status = "failed" if failure is not None else "unfinished"
-    return RunRecord(
-        path=path,
-        config=header["config"],
-        hash=str(header.get("hash", path.name)),
-        status=status,
-        result=result,
-        failure=failure,
-        versions=header.get("versions", {}),
-        git_revision=header.get("git_revision"),
-    )
+def read_config(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """The configuration in a run directory; ``None`` if it has no readable ``config.json``."""
+    header = read_json(Path(directory, CONFIG)) or {}
+    config = header.get("config")
+    return config if isinstance(config, dict) else None
 
 
 def run_directories(study: str | os.PathLike[str]) -> list[Path]:
@@ -142,26 +110,19 @@ def run_directories(study: str | os.PathLike[str]) -> list[Path]:
     return [Path(study, name) for name in sorted(names)]
 
 
-def scan(study: str | os.PathLike[str]) -> Iterator[RunRecord]:
-    """Every run of a study directory, sorted by name; directories without a configuration are skipped."""
-    for path in run_directories(study):
-        record = read_run(path)
-        if record is not None:
-            yield record
-
-
-def read_evaluations(path: str | os.PathLike[str]) -> Evaluations:
+def read_evaluations(directory: str | os.PathLike[str]) -> Evaluations:
     """The evaluation episodes of a run directory; empty if there is none yet.
 
     A last line without its newline (a run killed while writing) is left out.
     """
+    path = Path(directory, EVALUATIONS)
     try:
-        text = Path(path, EVALUATIONS).read_text()
+        text = path.read_text()
     except FileNotFoundError:
         text = ""
     lines = text[: text.rfind("\n") + 1].splitlines()
     if lines and lines[0] != EVALUATIONS_HEADER:
-        raise ValueError(f"{Path(path, EVALUATIONS)}: the first line is not {EVALUATIONS_HEADER!r}")
+        raise ValueError(f"{path}: the first line is not {EVALUATIONS_HEADER!r}")
     rows = [line.split(",") for line in lines[1:]]
     columns = list(zip(*rows, strict=True)) if rows else [()] * 5
     return Evaluations(

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sppo.report.runs import EMPTY, STATUSES, Run, config_problem, contradiction, integer, number
+from sppo.records.runs import EMPTY, STATUSES, Run, config_problem, contradiction, integer, number
 
 RUNS_CSV = "runs.csv"
 EVALUATIONS_CSV = "evaluations.csv"

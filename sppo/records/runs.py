@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sppo.study import records
+from sppo.records import run_files
 
 #: what can become of a run, best first
 STATUSES = ("completed", "unfinished", "failed", "damaged", "missing", "unplanned")
@@ -59,6 +59,10 @@ class Run:
         return int(self.config.get("seed", 0))
 
     @property
+    def parameters(self) -> Mapping[str, Any]:
+        return self.config.get("parameters", {})
+
+    @property
     def final_return(self) -> float:
         """Mean return of the last evaluation."""
         return float(self.returns[-1])
@@ -70,29 +74,32 @@ def read_run(path: Path, planned: Mapping[str, Any] | None = None) -> Run:
     :param planned: the run's configuration by the study's plan, if that is on record; it stands in for
         one that cannot be read, so that the run is counted in its place
     """
-    record = records.read_run(path)
-    if record is None:
+    header = run_files.read_json(path / run_files.CONFIG)
+    config = (header or {}).get("config")
+    if header is None or not isinstance(config, dict):
         reason = "config.json is missing or unreadable"
         return Run(path.name, planned or {}, "damaged", error=reason, path=path)
+    versions = header.get("versions")
     common: dict[str, Any] = {
         "hash": path.name,
-        "config": record.config,
-        "versions": record.versions if isinstance(record.versions, dict) else {},
-        "git_revision": str(record.git_revision or ""),
+        "config": config,
+        "versions": versions if isinstance(versions, dict) else {},
+        "git_revision": str(header.get("git_revision") or ""),
         "path": path,
     }
-    problem = config_problem(record.config)
-    if problem or (planned is not None and record.config != planned):
+    problem = config_problem(config) or _schema_problem(header)
+    if problem or (planned is not None and config != planned):
         common["config"] = planned or {}
         reason = f"config.json {problem or 'differs from the plan of the study'}"
         return Run(status="damaged", error=reason, **common)
-    broken = _broken_files(path, record)
+    result = run_files.read_json(path / run_files.RESULT)
+    failure = None if result is not None else run_files.read_json(path / run_files.FAILURE)
+    broken = _broken_files(path, str(header.get("hash", path.name)), result, failure)
     if broken:
         return Run(status="damaged", error=broken, **common)
-    if record.status == "completed":
-        return _completed(record, common)
-    if record.status == "failed":
-        failure = record.failure or {}
+    if result is not None:
+        return _completed(path, config, result, common)
+    if failure is not None:
         return Run(
             status="failed",
             error=str(failure.get("error", "no error recorded")),
@@ -100,9 +107,9 @@ def read_run(path: Path, planned: Mapping[str, Any] | None = None) -> Run:
             steps_done=integer(failure.get("timesteps")),
             **common,
         )
-    progress = records.read_json(path / records.PROGRESS) or {}
+    progress = run_files.read_json(path / run_files.PROGRESS) or {}
     done = integer(progress.get("timesteps"))
-    reason = f"in progress or interrupted after {done} of {record.config['total_timesteps']} steps"
+    reason = f"in progress or interrupted after {done} of {config['total_timesteps']} steps"
     return Run(status="unfinished", error=reason, steps_done=done, **common)
 
 
@@ -121,15 +128,25 @@ def config_problem(config: Mapping[str, Any]) -> str:
     return ""
 
 
-def _completed(record: records.RunRecord, common: dict[str, Any]) -> Run:
-    result = record.result or {}
+def _schema_problem(header: Mapping[str, Any]) -> str:
+    schema = header.get("schema", 1)
+    if isinstance(schema, int) and schema <= run_files.SCHEMA:
+        return ""
+    return f"is of version {schema!r}, this sppo reads {run_files.SCHEMA}: upgrade it"
+
+
+def _completed(
+    path: Path, config: Mapping[str, Any], result: Mapping[str, Any], common: dict[str, Any]
+) -> Run:
     try:
-        rows = record.evaluations()
-        timesteps, returns, spreads, episodes = _by_evaluation(rows)
+        rows = run_files.read_evaluations(path)
+        if not np.isfinite(rows.returns).all():
+            raise ValueError("a return is not finite")
+        timesteps, returns, spreads, episodes = rows.by_evaluation()
     except (ValueError, OverflowError, OSError) as error:
-        reason = str(error).replace(str(record.path) + "/", "")
+        reason = str(error).replace(str(path) + "/", "")
         return Run(status="damaged", error=f"evaluations.csv cannot be read: {reason}", **common)
-    problem = contradiction(record.config, timesteps, returns, episodes)
+    problem = contradiction(config, timesteps, returns, episodes)
     final = number(result.get("final_return"))
     if not problem and abs(final - returns[-1]) > 1e-6 * max(1.0, abs(final)):
         problem = f"result.json has the final return {final:g}, evaluations.csv {returns[-1]:g}"
@@ -148,28 +165,18 @@ def _completed(record: records.RunRecord, common: dict[str, Any]) -> Run:
     )
 
 
-def _broken_files(path: Path, record: records.RunRecord) -> str:
+def _broken_files(
+    path: Path, identity: str, result: dict[str, Any] | None, failure: dict[str, Any] | None
+) -> str:
     """Why the files that state the run's identity and outcome cannot be believed, or nothing."""
-    if not record.hash.startswith(path.name):
-        return f"config.json belongs to the run {record.hash}"
+    if not identity.startswith(path.name):
+        return f"config.json belongs to the run {identity}"
     # an unreadable result or failure counts as absent for the runner, which would run it again; a report
     # has to say that there was one
-    for name, parsed in ((records.RESULT, record.result), (records.FAILURE, record.failure)):
-        if parsed is None and record.result is None and (path / name).exists():
+    for name, parsed in ((run_files.RESULT, result), (run_files.FAILURE, failure)):
+        if parsed is None and result is None and (path / name).exists():
             return f"{name} is unreadable"
     return ""
-
-
-def _by_evaluation(rows: records.Evaluations) -> tuple[NDArray[Any], ...]:
-    """Per evaluation: timesteps, mean return, standard deviation over its episodes, episodes."""
-    if not np.isfinite(rows.returns).all():
-        raise ValueError("a return is not finite")
-    numbers, first, index = np.unique(rows.evaluation, return_index=True, return_inverse=True)
-    episodes = np.bincount(index, minlength=len(numbers))
-    means = np.bincount(index, weights=rows.returns, minlength=len(numbers)) / np.maximum(episodes, 1)
-    # episodes are compared with their own mean first: squares of large returns would lose the digits
-    squares = np.bincount(index, weights=(rows.returns - means[index]) ** 2, minlength=len(numbers))
-    return rows.timesteps[first], means, np.sqrt(squares / np.maximum(episodes, 1)), episodes
 
 
 def contradiction(

@@ -1,7 +1,8 @@
 """A study's files as one object: every run that was planned, whatever became of it.
 
 Two forms are read: a study directory as the runner leaves it (one directory per run, see
-:mod:`sppo.study.records`), and the two files that a report publishes, see :mod:`sppo.report.published`.
+:mod:`sppo.records.run_files`), and the two files that a report publishes
+(:mod:`sppo.records.published`).
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sppo.report import published
-from sppo.report.runs import STATUSES, Run, config_problem, read_run
-from sppo.study import records
+from sppo.records import published
+from sppo.records.run_files import BOOKKEEPING, PLAN, run_directories
+from sppo.records.runs import STATUSES, Run, config_problem, read_run
+from sppo.records.subset import Subset
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class StudyRecords:
     """All runs of a study; ``planned`` says whether the plan was on record or inferred from the seeds."""
 
     name: str
@@ -30,7 +32,7 @@ class Study:
         found = Counter(run.status for run in self.runs)
         return {status: found[status] for status in STATUSES}
 
-    def completed_from(self, directory: Path) -> Study:
+    def completed_from(self, directory: Path) -> StudyRecords:
         """This study, with the completed runs of an earlier report where it has none of its own.
 
         :raises FileNotFoundError: if there is no report's CSV files
@@ -39,19 +41,28 @@ class Study:
         runs = (run if run.status == "completed" else earlier.get(run.hash, run) for run in self.runs)
         return replace(self, runs=tuple(runs))
 
+    def part(self, subset: Subset) -> StudyRecords:
+        """The selected runs, and those whose configuration cannot be read, which may be among them.
 
-def load_study(directory: Path) -> Study:
+        :raises ValueError: if a flag names something that the study does not have
+        """
+        chosen = set(map(id, subset.choose([run for run in self.runs if run.config])))
+        kept = tuple(run for run in self.runs if not run.config or id(run) in chosen)
+        return replace(self, runs=kept)
+
+
+def read_records(directory: Path) -> StudyRecords:
     """Read a study directory, or a directory with the CSV files of an earlier report."""
     if not directory.is_dir():
         raise FileNotFoundError(f"no study directory {directory}")
     if published.is_published(directory):
-        return Study(directory.resolve().name, tuple(published.read_runs(directory)), planned=True)
+        return StudyRecords(directory.resolve().name, tuple(published.read_runs(directory)), planned=True)
     plan = _read_plan(directory)
-    paths = records.run_directories(directory)
+    paths = run_directories(directory)
     runs = [read_run(path, (plan or {}).get(path.name)) for path in paths]
     if plan is None:
         runs += _inferred_missing(runs)
-        return Study(directory.resolve().name, tuple(runs), planned=False)
+        return StudyRecords(directory.resolve().name, tuple(runs), planned=False)
     stray = "in the directory, but not in the plan of this study"
     runs = [run if run.hash in plan else replace(run, status="unplanned", error=stray) for run in runs]
     present = {run.hash for run in runs}
@@ -62,13 +73,13 @@ def load_study(directory: Path) -> Study:
     ]
     order = {name: index for index, name in enumerate(plan)}
     runs.sort(key=lambda run: order.get(run.hash, len(order)))
-    return Study(directory.resolve().name, tuple(runs), planned=True)
+    return StudyRecords(directory.resolve().name, tuple(runs), planned=True)
 
 
 def _read_plan(directory: Path) -> dict[str, dict[str, Any]] | None:
     """Hash -> configuration of every planned run, in the order of the plan."""
     try:
-        entries = json.loads((directory / records.BOOKKEEPING / "plan.json").read_bytes())
+        entries = json.loads((directory / BOOKKEEPING / PLAN).read_bytes())
         plan = {str(entry["hash"])[:16]: dict(entry["config"]) for entry in entries}
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -1,0 +1,145 @@
+"""A part of a study: the flags that name one, for every command that takes them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+
+class Described(Protocol):
+    """What runs are chosen by."""
+
+    @property
+    def env(self) -> str: ...
+    @property
+    def algorithm(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+
+
+R = TypeVar("R", bound=Described)
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Which runs are meant; what is not said is not restricted.
+
+    :param seeds: as on the command line, ``"0:5"``
+    :param where: conditions on parameters, ``"n_epochs=10"``
+    """
+
+    environments: Sequence[str] | None = None
+    algorithms: Sequence[str] | None = None
+    seeds: str | None = None
+    where: Sequence[str] | None = None
+
+    @property
+    def flags(self) -> str:
+        """As on the command line, for a report to say what it is of."""
+        words = [f" --env {name}" for name in self.environments or ()]
+        words += [f" --algorithm {name}" for name in self.algorithms or ()]
+        words += [f" --where {condition}" for condition in self.where or ()]
+        words += [f" --seeds {self.seeds}"] if self.seeds is not None else []
+        return "".join(words)
+
+    def choose(self, runs: Sequence[R]) -> list[R]:
+        """The runs that are meant, in their order.
+
+        :raises ValueError: if a flag names something that none of the runs has; the choices are listed
+        """
+        chosen = list(runs)
+        for flag, wanted, value in (
+            ("--env", self.environments, lambda run: run.env),
+            ("--algorithm", self.algorithms, lambda run: run.algorithm),
+        ):
+            if wanted:
+                _check(flag, wanted, {value(run) for run in runs})
+                chosen = [run for run in chosen if value(run) in wanted]
+        for condition in self.where or ():
+            matches = _condition(condition, runs)
+            chosen = _left([run for run in chosen if matches(run)], f"--where {condition}")
+        if self.seeds is not None:
+            chosen = self._with_seeds(chosen, runs)
+        return _left(chosen, self.flags.strip())
+
+    def _with_seeds(self, chosen: list[R], runs: Sequence[R]) -> list[R]:
+        try:
+            seeds = set(parse_seeds(self.seeds or ""))
+        except ValueError as error:
+            raise ValueError(f"--seeds: {error}") from error
+        present = {run.seed for run in runs}
+        if not seeds & present:
+            raise ValueError(f"--seeds {self.seeds}: the study has {format_seeds(present)}")
+        return [run for run in chosen if run.seed in seeds]
+
+
+def add_subset(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """``--env``, ``--algorithm`` and ``--seeds``; returns the group for more of their kind."""
+    group = parser.add_argument_group("subset")
+    group.add_argument("--env", action="append", metavar="ID", help="only this environment; may be repeated")
+    group.add_argument("--algorithm", action="append", metavar="LABEL", help="only this algorithm; ditto")
+    group.add_argument("--seeds", metavar="0:5", help="only these seeds: 0:5 (0 to 4), 3, or 0,2,7")
+    return group
+
+
+def parse_seeds(text: str) -> list[int]:
+    """``"0:5"`` (0 to 4), ``"3"`` or ``"0,2,7"`` as a list of seeds."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?::(\d+))?\s*", part)
+        if match is None:
+            raise ValueError(f'{text!r} is not a list of seeds: write "0:5" (0 to 4) or "0,2,7"')
+        first, end = int(match[1]), int(match[2] or int(match[1]) + 1)
+        if end <= first:
+            meant = f'"{end}:{first + 1}" for {end} to {first}'
+            raise ValueError(f"{text!r} holds no seed, since the end is left out: write {meant}")
+        seeds += range(first, end)
+    return seeds
+
+
+def format_seeds(seeds: set[int]) -> str:
+    """The inverse of :func:`parse_seeds`: ``0:5`` for 0 to 4, else ``0,2,7``."""
+    ordered = sorted(seeds)
+    if len(ordered) > 1 and ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"{ordered[0]}:{ordered[-1] + 1}"
+    return ",".join(map(str, ordered))
+
+
+def _check(flag: str, wanted: Sequence[str], present: set[str]) -> None:
+    for word in wanted:
+        if word not in present:
+            raise ValueError(f"{flag} {word}: the study has {', '.join(sorted(present))}")
+
+
+def _condition(condition: str, runs: Sequence[R]) -> Callable[[R], bool]:
+    """Whether a run satisfies ``NAME=VALUE``."""
+    name, separator, text = condition.partition("=")
+    if not separator:
+        raise ValueError(f"--where {condition}: write NAME=VALUE, e.g. n_epochs=10")
+
+    def matches(run: R) -> bool:
+        value = run.parameters.get(name)
+        try:
+            return value == json.loads(text)
+        except ValueError:
+            return str(value).lower() == text.lower()
+
+    if not any(matches(run) for run in runs):
+        if not any(name in run.parameters for run in runs):
+            names = sorted({key for run in runs for key in run.parameters})
+            raise ValueError(f"--where {condition}: the runs have no {name}, but {', '.join(names)}")
+        values = {json.dumps(run.parameters[name]): None for run in runs if name in run.parameters}
+        raise ValueError(f"--where {condition}: {name} of the study is {', '.join(values)}")
+    return matches
+
+
+def _left(chosen: list[R], flags: str) -> list[R]:
+    if not chosen:
+        raise ValueError(f"no run of the study is left by {flags}")
+    return chosen
