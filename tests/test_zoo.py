@@ -15,12 +15,12 @@ from stable_baselines3.common.env_util import make_vec_env
 import sppo
 
 ROOT = Path(__file__).resolve().parents[1]
+ENVIRONMENTS = "tests.algorithms.environments"
 MUJOCO = ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Ant-v5", "Humanoid-v5"]
 
 
 def zoo(directory: Path, *arguments: str) -> str:
-    paths = [str(ROOT), str(ROOT / "tests" / "algorithms")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "sppo.zoo", *arguments]
     result = subprocess.run(
         command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300
@@ -48,7 +48,7 @@ def test_train_and_enjoy(algorithm: str, tmp_path: Path) -> None:
 
 def test_masks_reach_training_evaluation_and_enjoy(tmp_path: Path) -> None:
     """The environment raises at a forbidden action, so finishing proves that masks were used."""
-    options = ["--algo", "sppo_mask", "--env", "SppoForbidding-v0", "--gym-packages", "environments"]
+    options = ["--algo", "sppo_mask", "--env", "SppoForbidding-v0", "--gym-packages", ENVIRONMENTS]
     zoo(
         tmp_path,
         "train",

@@ -43,12 +43,11 @@ from __future__ import annotations
 import importlib
 import itertools
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import tomllib
 
 from sppo.records.config import RunConfig
 from sppo.records.subset import parse_seeds

@@ -10,13 +10,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from environments import SpaceEnv
 from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 import sppo
 from sppo import SPPO, MaskableSPPO, RecurrentSPPO
+from tests.algorithms.environments import SpaceEnv
 
 SMALL: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 1, "seed": 0, "device": "cpu"}
 

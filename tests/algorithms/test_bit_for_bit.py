@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from environments import SpaceEnv
 from sb3_contrib import MaskablePPO, RecurrentPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -15,6 +14,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sppo import SPPO, MaskableSPPO, RecurrentSPPO
+from tests.algorithms.environments import SpaceEnv
 
 SMALL: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 3, "seed": 3, "device": "cpu"}
 SMALL_NET: dict[str, Any] = {"policy_kwargs": {"net_arch": [16]}}

@@ -14,7 +14,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from environments import SpaceEnv
 from sb3_contrib import MaskablePPO, RecurrentPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -28,6 +27,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import sppo
 from sppo import SPPO, MaskableSPPO, RecurrentSPPO
+from tests.algorithms.environments import SpaceEnv
 
 SMALL: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "seed": 3}
 PARENTS = {SPPO: PPO, MaskableSPPO: MaskablePPO, RecurrentSPPO: RecurrentPPO}

@@ -11,7 +11,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from environments import SpaceEnv
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -21,6 +20,7 @@ from sppo import SPPO, MaskableSPPO, RecurrentSPPO
 from sppo.algorithms import finite
 from sppo.algorithms.finite import MAX_BROKEN_IN_A_ROW, MAX_SKIPPED_IN_A_ROW, NonFiniteError
 from sppo.surrogates import Surrogate
+from tests.algorithms.environments import SpaceEnv
 
 SMALL: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
 NET: dict[str, Any] = {"policy_kwargs": {"net_arch": [8]}}

@@ -9,10 +9,10 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-import synthetic_study as synthetic
 
 from sppo.records.published import write_runs
 from sppo.records.studies import read_records
+from tests.report import synthetic_study as synthetic
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "mujoco_claims.py"
 

@@ -11,7 +11,6 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch as th
-from environments import SpaceEnv
 from gymnasium.envs.registration import register
 from sb3_contrib import TRPO
 from stable_baselines3 import PPO
@@ -21,6 +20,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
 from sppo import SPPO, MaskableSPPO, RecurrentSPPO
 from sppo.checkpoint import CheckpointError, ExactCheckpointCallback, StatefulEnv, checkpoints, restore
+from tests.algorithms.environments import SpaceEnv
 
 if "SppoResumed-v0" not in gym.registry:
     register("SppoResumed-v0", entry_point=SpaceEnv)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from engine_models import make_env, make_model
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
@@ -15,6 +14,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sppo import SPPO
 from sppo.engine import bookkeeping
 from sppo.engine.normalize import fast_step
+from tests.engine.engine_models import make_env, make_model
 
 ARRAYS = (
     "observations",

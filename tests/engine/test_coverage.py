@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from engine_models import make_env, make_model
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
@@ -15,6 +14,7 @@ from torch import nn
 
 from sppo import SPPO, RecurrentSPPO
 from sppo.engine.layout import Unsupported, describe
+from tests.engine.engine_models import make_env, make_model
 
 
 class OwnPolicy(ActorCriticPolicy):

@@ -11,12 +11,12 @@ import torch as th
 
 from sppo.engine.lean import optimizers_without_compiler
 
+ROOT = Path(__file__).parents[2]
 TRAIN = """
 import sys
 import torch
-sys.path.insert(0, sys.argv[1])
-from engine_models import make_model
-model = make_model(engine=sys.argv[2], n_epochs=2).learn(288)
+from tests.engine.engine_models import make_model
+model = make_model(engine=sys.argv[1], n_epochs=2).learn(288)
 loaded = "torch._dynamo" in sys.modules
 model.policy.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))]})
 print(loaded, "torch._dynamo" in sys.modules, len(model.policy.optimizer.param_groups))
@@ -26,10 +26,10 @@ print(loaded, "torch._dynamo" in sys.modules, len(model.policy.optimizer.param_g
 @pytest.mark.parametrize(("engine", "loaded"), [("fast", "False"), ("reference", "True")])
 def test_the_compiler_is_loaded_only_where_it_was_before(engine: str, loaded: str) -> None:
     """Not by the fast engine; by upstream's loop as ever; and by the first use of an optimizer's method."""
-    here = str(Path(__file__).parent)
     done = subprocess.run(
-        [sys.executable, "-c", TRAIN, here, engine], capture_output=True, text=True, timeout=300, check=False
-    )
+        [sys.executable, "-c", TRAIN, engine],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [loaded, "True", "2"]
 

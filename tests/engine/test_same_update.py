@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from engine_models import flat, make_model, update_once
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
 from sppo.engine import kernels
+from tests.engine.engine_models import flat, make_model, update_once
 
 
 class Trunk(BaseFeaturesExtractor):

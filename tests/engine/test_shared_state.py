@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from engine_models import flat, make_env, make_model, moments
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sppo import SPPO
+from tests.engine.engine_models import flat, make_env, make_model, moments
 
 
 class Touch(BaseCallback):

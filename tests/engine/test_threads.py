@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch as th
-from engine_models import make_model
 
 from sppo.engine import threads
 from sppo.engine.layout import describe
 from sppo.envs.workers import available_processes, idle_cores
+from tests.engine.engine_models import make_model
 
 
 def test_threads_follow_the_size_of_the_products(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 CODE = """
 import sys
-sys.path.insert(0, sys.argv[1])
-from engine_models import flat, make_model
+from tests.engine.engine_models import flat, make_model
 from sppo.engine import kernels, warmup
-if sys.argv[2] == "spawn":
+if sys.argv[1] == "spawn":
     warmup.can_fork = lambda: False
 model = make_model(engine="fast", n_epochs=2)
 started = warmup.WARMUP._process is not None
@@ -26,11 +26,10 @@ print(started, hits, float(abs(flat(model.policy)).sum()))
 
 
 def run(cache: Path, start: str) -> list[str]:
-    here = str(Path(__file__).parent)
     env = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", CODE, here, start],
-        env=env, capture_output=True, text=True, timeout=300, check=False,
+        [sys.executable, "-c", CODE, start],
+        cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.split()

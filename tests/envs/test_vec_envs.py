@@ -10,7 +10,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from chain_env import Chain
 from stable_baselines3.common.env_util import make_vec_env as upstream_make
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
@@ -19,6 +18,7 @@ import sppo
 from sppo.envs import factory as vec_env_module
 from sppo.envs.infos import InfoCodec
 from sppo.envs.worker_vec_env import WorkerVecEnv
+from tests.envs.chain_env import Chain
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from environments import SpaceEnv
-from filecraft import FIXTURES
 from gymnasium import spaces
 from sb3_contrib import MaskablePPO, RecurrentPPO
 from stable_baselines3 import PPO
@@ -24,6 +22,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 import sppo
 from sppo import SPPO, MaskableSPPO, RecurrentSPPO, load_vec_normalize
 from sppo.loading import LoadError, inspection
+from tests.algorithms.environments import SpaceEnv
+from tests.loading.filecraft import FIXTURES
 
 RELEASES = ["2.0.0", "2.3.2", "2.6.0", "2.7.0", "2.9.2"]
 KINDS: dict[str, tuple[Any, Any]] = {

@@ -18,7 +18,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from filecraft import FIXTURES, members, packed, with_weights_pickle, witnessed
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -29,6 +28,7 @@ from sppo.loading.inspection import report
 from sppo.loading.pickletree import parse
 from sppo.loading.rebuild import Rebuilder
 from sppo.loading.tensors import read_tensors
+from tests.loading.filecraft import FIXTURES, members, packed, with_weights_pickle, witnessed
 
 MODEL = FIXTURES / "sb3-2.9.2-box-linear.zip"
 OLD_MODEL = FIXTURES / "sb3-2.6.0-box-linear.zip"

@@ -17,14 +17,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from filecraft import FIXTURES, members, packed, with_entry, with_weights_pickle, witnessed
-from payloads import PROTO, bombs, name, payloads, text
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch.fx import GraphModule
 
 from sppo import SPPO, load_vec_normalize
 from sppo.loading import LoadError
 from sppo.loading.inspection import report
+from tests.loading.filecraft import FIXTURES, members, packed, with_entry, with_weights_pickle, witnessed
+from tests.loading.payloads import PROTO, bombs, name, payloads, text
 
 MODEL = FIXTURES / "sb3-2.9.2-discrete.zip"
 STATISTICS = FIXTURES / "sb3-2.9.2-vecnormalize.pkl"

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-import synthetic_study as synthetic
 
 from sppo.records.studies import read_records
 from sppo.report.cells import Setting, build_cells, display_name, order_environments
 from sppo.report.summary import Comparison, Summary, summarise
+from tests.report import synthetic_study as synthetic
 
 
 def constant(config: dict, value: float) -> np.ndarray:

@@ -9,9 +9,9 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-import synthetic_study as synthetic
 
 from sppo.records.studies import read_records
+from tests.report import synthetic_study as synthetic
 
 MEASURE = """
 import json, resource, sys, time

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import synthetic_study as synthetic
 
 from sppo.records.published import write_runs
 from sppo.records.runs import Run
@@ -17,6 +16,7 @@ from sppo.records.studies import read_records
 from sppo.report.cells import build_cells
 from sppo.report.provenance import seeds_text
 from sppo.report.summary import summarise
+from tests.report import synthetic_study as synthetic
 
 CONFIG = synthetic.configuration("Hopper-v5", "sppo", 0, n_epochs=10, clip_range=0.3)
 

@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import chromium
 import pytest
-import synthetic_study as synthetic
 
 from sppo.report.command import report_study
 from sppo.report.compare import main as compare
 from sppo.report.events import scalar, write_events
+from tests.report import chromium
+from tests.report import synthetic_study as synthetic
 
 pytestmark = [
     pytest.mark.browser,

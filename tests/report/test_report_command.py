@@ -10,10 +10,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-import synthetic_study as synthetic
 
 from sppo import cli
 from sppo.report.command import report_study
+from tests.report import synthetic_study as synthetic
 
 FILES = {
     "report.html", "provenance.json", "runs.csv", "evaluations.csv", "final_returns.csv", "comparisons.csv",

@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-import synthetic_study as synthetic
 
 from sppo.records.config import RunConfig
 from sppo.records.studies import read_records
@@ -15,6 +14,7 @@ from sppo.report.command import report_study
 from sppo.report.rerun import rerun_command
 from sppo.study import command as study_command
 from sppo.study.definition import read_plan as load_definition
+from tests.report import synthetic_study as synthetic
 
 STUDY = """
 name = "again"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import synthetic_study as synthetic
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
@@ -16,6 +15,7 @@ from sppo.records.studies import read_records
 from sppo.report.cells import build_cells
 from sppo.report.events import read_scalars, scalar, write_events
 from sppo.report.tensorboard import build_logdir
+from tests.report import synthetic_study as synthetic
 
 RUN = "runs/Hopper-v5/m=10,eps=0.3/sppo/seed=0"
 

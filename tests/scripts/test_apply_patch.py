@@ -24,7 +24,7 @@ TRAINING = """
 import hashlib, importlib, sys
 import torch as th
 from stable_baselines3.common.env_util import make_vec_env
-from environments import SpaceEnv
+from tests.algorithms.environments import SpaceEnv
 
 th.set_num_threads(1)
 module, name, policy, action = sys.argv[1:5]
@@ -93,10 +93,9 @@ def test_patched_upstream_trains_our_weights(
 ) -> None:
     result = apply_patch(package, "--target", packages)
     assert result.returncode == 0, result.stderr
-    helpers = ROOT / "tests" / "algorithms"
-    patched_weights, source = train(upstream, policy, action, [packages, helpers])
+    patched_weights, source = train(upstream, policy, action, [packages, ROOT])
     assert source.startswith(str(packages)), "the unpatched class was trained"
-    our_weights, _ = train(ours, policy, action, [ROOT, helpers])
+    our_weights, _ = train(ours, policy, action, [ROOT])
     assert patched_weights == our_weights
 
 

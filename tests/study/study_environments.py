@@ -1,4 +1,4 @@
-"""Environments in which something goes wrong; by name: ``study_environments:Raises-v0``."""
+"""Environments in which something goes wrong; by name: ``tests.study.study_environments:Raises-v0``."""
 
 from __future__ import annotations
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trained_runs import small_config
 
 from sppo.study import display as module
 from sppo.study.display import Display, TerminalDisplay
 from sppo.study.execution import Outcome
 from sppo.study.overview import duration, predicted_seconds, table
+from tests.study.trained_runs import small_config
 
 RUNS = [small_config(seed=seed) for seed in range(4)]
 

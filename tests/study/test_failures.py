@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trained_runs import ENGINES, assert_same_run, complete, small_config, start
 
 from sppo.checkpoint import checkpoints, files
 from sppo.study.execution import Options, execute
+from tests.study.trained_runs import ENGINES, assert_same_run, complete, small_config, start
 
 
 def walk(name: str, **parameters: Any) -> Any:
-    return small_config(f"study_environments:{name}-v0", **parameters)
+    return small_config(f"tests.study.study_environments:{name}-v0", **parameters)
 
 
 def failure(directory: Path) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def test_a_directory_that_cannot_be_made_is_an_outcome(tmp_path: Path) -> None:
 
 def test_evaluations_do_not_disturb_the_training(tmp_path: Path) -> None:
     """How often a training is evaluated does not change what it learns."""
-    from trained_runs import weights
+    from tests.study.trained_runs import weights
 
     complete(replace(small_config("Hopper-v5"), evaluations=1, eval_episodes=1), tmp_path / "a")
     complete(replace(small_config("Hopper-v5"), evaluations=9, eval_episodes=3), tmp_path / "b")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trained_runs import ENGINES, KillAtCall, assert_same_run, complete, small_config, start
 
 from sppo.study.parameters import BASELINES
+from tests.study.trained_runs import ENGINES, KillAtCall, assert_same_run, complete, small_config, start
 
 
 def kill_and_complete(config: Any, directory: Path, moments: random.Random, kills: int) -> None:

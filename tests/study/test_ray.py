@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -10,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_runner import HERE, check_against_this_process, finish, start, study_file, wait_until  # noqa: F401
 
 from sppo.records import run_files
 from sppo.study.definition import read_plan
+from tests.study.runner_processes import PYTHONPATH, check_against_this_process, finish, start, wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
@@ -23,8 +22,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    path = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     yield cluster
     cluster.shutdown()
@@ -32,7 +30,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def test_a_node_dies_and_every_run_completes_with_the_local_results(
     cluster: Any,
-    study_file: Callable[..., Path],  # noqa: F811
+    study_file: Callable[..., Path],
     tmp_path: Path,
 ) -> None:
     doomed = cluster.add_node(num_cpus=1)
@@ -54,7 +52,7 @@ def test_a_node_dies_and_every_run_completes_with_the_local_results(
 
 def test_failures_are_outcomes_there_too(
     cluster: Any,
-    study_file: Callable[..., Path],  # noqa: F811
+    study_file: Callable[..., Path],
     tmp_path: Path,
 ) -> None:
     file, out = study_file(["Raises", "Walk"], seeds="0:1"), tmp_path / "out"
@@ -68,7 +66,7 @@ def test_failures_are_outcomes_there_too(
 
 def test_ctrl_c_there_and_going_on_here(
     cluster: Any,
-    study_file: Callable[..., Path],  # noqa: F811
+    study_file: Callable[..., Path],
     tmp_path: Path,
 ) -> None:
     """Stopped politely, with a checkpoint; what one executor has begun, the other one finishes."""

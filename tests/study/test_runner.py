@@ -5,79 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trained_runs import assert_same_run
 
-from sppo.study.definition import StudyPlan, read_plan
-from sppo.study.execution import Options, execute
+from sppo.study.definition import read_plan
 from sppo.study.lock import is_locked
-
-HERE = Path(__file__).parent
-SHAPE = """
-n_envs = 2
-evaluations = 2
-eval_episodes = 1
-checkpoint_every = 1
-[parameters]
-n_steps = 32
-batch_size = 32
-n_epochs = 2
-[algorithms.sppo]
-"""
-
-
-@pytest.fixture
-def study_file(tmp_path: Path) -> Callable[..., Path]:
-    def write(environments: list[str], seeds: str = "0:2", steps: int = 1280) -> Path:
-        names = json.dumps(
-            [name if "-v1" in name else f"study_environments:{name}-v0" for name in environments]
-        )
-        path = tmp_path / "study.toml"
-        path.write_text(
-            f'name = "test"\nenvironments = {names}\nseeds = "{seeds}"\ntotal_timesteps = {steps}\n{SHAPE}'
-        )
-        return path
-
-    return write
-
-
-def start(*arguments: object) -> subprocess.Popen[str]:
-    path = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "sppo", *map(str, arguments)]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-        start_new_session=True,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    output, _ = process.communicate(timeout=300)
-    return process.returncode, output
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def check_against_this_process(study: StudyPlan, out: Path, tmp_path: Path) -> None:
-    """Every run of the study equals the same run trained here without interruption."""
-    for run in study.runs:
-        alone = tmp_path / "alone" / run.directory_name
-        assert execute(run, alone, Options(100)).status == "completed"
-        assert_same_run(alone, out / run.directory_name)
+from tests.study.runner_processes import check_against_this_process, finish, start, wait_until
 
 
 def test_one_bad_environment_does_not_stop_the_others(
@@ -87,7 +22,10 @@ def test_one_bad_environment_does_not_stop_the_others(
     file, out = study_file(["Raises", "Crashes", "Walk"], seeds="0:1"), tmp_path / "out"
     code, output = finish(start("study", "run", file, "--out", out, "--jobs", 2))
     assert code == 1, output
-    assert "failed: study_environments:Raises-v0 sppo seed=0: RuntimeError: the simulator exploded" in output
+    assert (
+        "failed: tests.study.study_environments:Raises-v0 sppo seed=0: RuntimeError: the simulator exploded"
+        in output
+    )
     assert "SIGSEGV" in output
     assert "2 runs failed" in output
     assert sorted(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trained_runs import assert_same_run, complete, small_config
 
 from sppo.study.execution import Options
 from sppo.study.ray_executor import _task
 from sppo.study.stopping import StopFile
+from tests.study.trained_runs import assert_same_run, complete, small_config
 
 
 def test_it_is_seen_once_it_is_there_and_the_disk_is_asked_rarely(

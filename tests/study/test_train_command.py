@@ -9,10 +9,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from test_runner import finish, start, wait_until
-from trained_runs import assert_same_run
 
 from sppo.study.train_command import main
+from tests.study.runner_processes import finish, start, wait_until
+from tests.study.trained_runs import assert_same_run
 
 SMALL = shlex.split(
     "--n-envs 2 --n-steps 32 --batch-size 32 --n-epochs 2 --steps 1280 --evaluations 2 --eval-episodes 1"
