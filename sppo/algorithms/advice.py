@@ -16,10 +16,6 @@ from stable_baselines3.common.vec_env import VecNormalize, unwrap_vec_wrapper
 LARGE_OBSERVATION = 100.0
 #: Bounds beyond this mean "unbounded".
 UNBOUNDED = 1e30
-#: Beyond this the printed clip lets a single update change a probability by more than half.
-LARGE_PRINTED_CLIP = 0.5
-#: Beyond this the printed clip let policies run away in our study (benchmarks/README.md).
-MANY_PASSES = 10
 
 
 def check(model: Any, warn: bool = True) -> list[str]:
@@ -32,13 +28,23 @@ def check(model: Any, warn: bool = True) -> list[str]:
     """
     findings = [
         finding
-        for look in (_weights, _observations, _actions, _clip, _stub, _normalised_single)
+        for look in (_weights, _observations, _actions, _stub, _normalised_single)
         if (finding := look(model)) is not None
     ]
+    # A schedule may end elsewhere: look at both ends.
+    for progress in (1.0, 0.0):
+        findings += [each for each in _surrogate(model, progress) if each not in findings]
     if warn:
         for finding in findings:
             warnings.warn(finding, stacklevel=2)
     return findings
+
+
+def _surrogate(model: Any, progress: float) -> list[str]:
+    try:
+        return model.surrogate_at(progress).warnings()
+    except ValueError as error:
+        return [str(error)]
 
 
 def _weights(model: Any) -> str | None:
@@ -92,33 +98,6 @@ def _actions(model: Any) -> str | None:
             f"actions range up to {size:.3g}, while the initial policy has standard deviation "
             f"{math.exp(model.policy.log_std_init):.3g}: scale the action space to [-1, 1], "
             "for example with gymnasium.wrappers.RescaleAction"
-        )
-    return None
-
-
-def _clip(model: Any) -> str | None:
-    # A schedule may end elsewhere: look at both ends.
-    clips = [model.clip_range(progress) for progress in (1.0, 0.0)]
-    epsilon = max(clips)
-    if math.isinf(epsilon):
-        return None
-    if not model.use_softmax and model.clip_mode != "symmetric" and epsilon >= 1.0:
-        return (
-            f"clip_range={epsilon:g} puts PPO's lower bound, 1 - clip_range, at or below zero, so that it "
-            "cuts nothing: write clip_range=0.2, say"
-        )
-    if not model.use_softmax or model.clip_mode != "two-sided":
-        return None
-    if epsilon > LARGE_PRINTED_CLIP:
-        return (
-            f"clip_range={epsilon:g} lets probabilities grow to {1 + epsilon:.3g} times their old value, and "
-            "the printed two-sided clip does not pull back what has left that interval: write "
-            'clip_range=0.2, say, or clip_mode="one-sided"'
-        )
-    if model.n_epochs > MANY_PASSES:
-        return (
-            f"n_epochs={model.n_epochs} passes give samples time to leave the clip's interval, and the "
-            'printed two-sided clip does not pull them back: write clip_mode="one-sided", or n_epochs=10'
         )
     return None
 

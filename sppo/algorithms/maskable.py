@@ -11,7 +11,8 @@ from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3.common.vec_env import VecEnv
 
-from sppo.algorithms.common import SurrogateAlgorithm
+from sppo.algorithms.engine_choice import replaced_by_engine
+from sppo.algorithms.surrogate_algorithm import SurrogateAlgorithm
 from sppo.checkpoint.algorithm import Checkpointable
 
 
@@ -19,11 +20,11 @@ class MaskableSPPO(Checkpointable, SurrogateAlgorithm, MaskablePPO):
     """sPPO and its relatives for environments that forbid actions.
 
     :class:`sb3_contrib.MaskablePPO`'s parameters, and :class:`sppo.SPPO`'s ``use_softmax``, ``eta``,
-    ``clip_mode`` and ``engine``. With ``use_softmax=False`` and no ``eta`` the trained weights equal
-    MaskablePPO's bit for bit, unless ``engine="fast"``.
+    ``clip_mode``, ``surrogate`` and ``engine``. With ``use_softmax=False`` and no ``eta`` the trained weights
+    equal MaskablePPO's bit for bit, unless ``engine="fast"``.
     """
 
-    run_name = "Maskable{}"
+    run_prefix = "Maskable"
 
     def _mask_source(self, env: VecEnv, use_masking: bool = True) -> Callable[[VecEnv], np.ndarray] | None:
         if not use_masking:
@@ -32,7 +33,11 @@ class MaskableSPPO(Checkpointable, SurrogateAlgorithm, MaskablePPO):
             raise ValueError("the environment has no action_masks(): wrap it in sb3_contrib's ActionMasker")
         return get_action_masks
 
+    @replaced_by_engine
     def _evaluate_actions(
-        self, data: Any, actions: th.Tensor
+        self, policy: Any, rollout_data: Any
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
-        return self.policy.evaluate_actions(data.observations, actions, action_masks=data.action_masks)
+        values, log_prob, entropy = policy.evaluate_actions(
+            rollout_data.observations, self._actions(rollout_data), action_masks=rollout_data.action_masks
+        )
+        return values.flatten(), log_prob, entropy

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch as th
 from sb3_contrib import RecurrentPPO
+from stable_baselines3.common.distributions import Distribution
 
-from sppo.algorithms.common import SurrogateAlgorithm
+from sppo.algorithms.surrogate_algorithm import SurrogateAlgorithm
 from sppo.checkpoint.algorithm import Checkpointable
 
 
@@ -15,19 +17,47 @@ class RecurrentSPPO(Checkpointable, SurrogateAlgorithm, RecurrentPPO):
     """sPPO and its relatives for LSTM policies.
 
     :class:`sb3_contrib.RecurrentPPO`'s parameters, and :class:`sppo.SPPO`'s ``use_softmax``, ``eta``,
-    ``clip_mode`` and ``engine``; LSTMs are not covered by the fast engine, so ``"auto"`` is the
-    reference loop. With ``use_softmax=False`` and no ``eta`` the trained weights equal RecurrentPPO's
+    ``clip_mode``, ``surrogate`` and ``engine``; LSTMs are not covered by the fast engine, so ``"auto"`` is
+    the reference loop. With ``use_softmax=False`` and no ``eta`` the trained weights equal RecurrentPPO's
     bit for bit.
     """
 
-    run_name = "Recurrent{}"
+    run_prefix = "Recurrent"
 
     def _evaluate_actions(
-        self, data: Any, actions: th.Tensor
+        self, policy: Any, rollout_data: Any
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
-        evaluate: Any = self.policy.evaluate_actions
-        return evaluate(data.observations, actions, data.lstm_states, data.episode_starts)
+        actions, real = self._actions(rollout_data), _real(rollout_data)
+        values, log_prob, entropy = policy.evaluate_actions(
+            *(rollout_data.observations, actions, rollout_data.lstm_states, rollout_data.episode_starts)
+        )
+        return values.flatten()[real], log_prob[real], None if entropy is None else entropy[real]
 
-    def _valid_samples(self, data: Any) -> th.Tensor:
-        # The buffer pads sequences of different lengths and marks the padding in a float mask.
-        return data.mask > 1e-8
+    def _without_padding(self, rollout_data: Any) -> Any:
+        real = _real(rollout_data)
+        names = ("old_values", "old_log_prob", "advantages", "returns")
+        return rollout_data._replace(**{name: getattr(rollout_data, name)[real] for name in names})
+
+    def _distributions(self, old_policy: Any, rollout_data: Any) -> tuple[Distribution, ...]:
+        padded = super()._distributions(old_policy, rollout_data)
+        return tuple(_selected(distribution, _real(rollout_data)) for distribution in padded)
+
+
+def _real(rollout_data: Any) -> th.Tensor:
+    """Which samples are no padding: the buffer marks those in a float mask."""
+    return rollout_data.mask > 1e-8
+
+
+def _selected(distribution: Distribution, rows: th.Tensor) -> Distribution:
+    """The distributions of some samples of a batch."""
+
+    def select(part: Any) -> Any:
+        if isinstance(part, list):
+            return [select(one) for one in part]
+        if isinstance(part, th.distributions.Normal):
+            return th.distributions.Normal(part.loc[rows], part.scale[rows])
+        return type(part)(logits=part.logits[rows])
+
+    selected = copy.copy(distribution)
+    selected.distribution = select(distribution.distribution)
+    return selected

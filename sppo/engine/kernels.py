@@ -5,12 +5,11 @@ The matrix products go to BLAS; everything else is plain loops that LLVM turns i
 Arrays are float32 unless said otherwise. The networks are a table of layers, one row each with the
 columns below, in an order in which a layer comes after its source:
 
-- ``SOURCE``: the layer it reads, or -1 for the features; two layers may read the same one
+- ``SOURCE``: the layer it reads, or -1 for the features
 - ``FAN_IN``, ``FAN_OUT``: its widths
 - ``WEIGHT``, ``BIAS``: where its weights (``FAN_OUT`` x ``FAN_IN``) and biases start in the parameters
 - ``ACTIVATION``: ``IDENTITY``, ``TANH`` or ``RELU``
 - ``COLUMN``: sum of the widths of the layers before it, its place in the workspaces
-- ``SHARED``: 1 if a layer with a higher number reads the same source too
 
 The last layer of the policy is ``heads[0]``, that of the value function ``heads[1]``.
 """
@@ -23,13 +22,11 @@ import numpy as np
 
 from sppo.compiled import njit
 from sppo.engine.blas import matmul
+from sppo.surrogates import Slope
 
-SOURCE, FAN_IN, FAN_OUT, WEIGHT, BIAS, ACTIVATION, COLUMN, SHARED = range(8)
+SOURCE, FAN_IN, FAN_OUT, WEIGHT, BIAS, ACTIVATION, COLUMN = range(7)
 IDENTITY, TANH, RELU = range(3)
 GAUSSIAN, CATEGORICAL, BERNOULLI = range(3)
-
-#: measurements of one minibatch, in the order of :data:`sppo.algorithms.statistics.MEASUREMENTS`
-N_MEASUREMENTS = 10
 
 # No assumption that numbers are finite: a NaN must arrive at the gradient's norm to be noticed there.
 _FAST = {"contract", "reassoc", "arcp", "nsz", "afn"}
@@ -65,14 +62,9 @@ _Q1, _Q2, _Q3, _Q4 = _Q
 
 
 class Objective(NamedTuple):
-    """The numbers of the loss, see :class:`sppo.surrogates.Surrogate`; an infinite clip is off."""
+    """The numbers of the loss; an infinite limit is off."""
 
-    use_softmax: bool
-    two_sided: bool
-    below: float  # how far under 1 and
-    above: float  # over 1 the direct representation's ratio may lie
-    bound: float  # how far from 0 the softmax representation's log-ratio may lie
-    inverse_eta: float
+    slope: Slope
     clip_range_vf: float
     ent_coef: float
     vf_coef: float
@@ -157,8 +149,7 @@ def backward(
             continue
         read = layers[source, COLUMN] * capacity
         matmul(delta, start, True, hidden, read, False, gradient, weight, width, fan_in, rows, _ZERO)
-        keep = np.float32(layers[k, SHARED])
-        matmul(delta, start, False, parameters, weight, False, delta, read, rows, fan_in, width, keep)
+        matmul(delta, start, False, parameters, weight, False, delta, read, rows, fan_in, width, _ZERO)
 
 
 @_inline
@@ -234,25 +225,23 @@ def _clip(x: Any, low: Any, high: Any) -> Any:
 
 
 @_inline
-def _surrogate(objective: Any, log_ratio: Any, advantage: Any) -> tuple[Any, Any, Any]:
+def _surrogate(slope: Any, log_ratio: Any, ratio: Any, advantage: Any) -> tuple[Any, Any, Any]:
     """Objective, its derivative by the log-ratio, and the divergence of one sample (float64)."""
-    if objective.use_softmax:
-        clipped = _clip(log_ratio, -objective.bound, objective.bound)
-        value, slope = advantage * log_ratio, advantage
-        cut = abs(log_ratio) > objective.bound
+    if slope.use_softmax:
+        distance, value, rise = log_ratio, advantage * log_ratio, advantage
+        clipped = advantage * _clip(log_ratio, -slope.below, slope.above)
         divergence, d_divergence = -log_ratio, -1.0
     else:
-        ratio = np.exp(log_ratio)
         excess = ratio - 1.0
-        clipped = 1.0 + _clip(excess, -objective.below, objective.above)
-        value, slope = advantage * ratio, advantage * ratio
-        cut = excess > objective.above or excess < -objective.below
+        distance, value, rise = excess, advantage * ratio, advantage * ratio
+        clipped = advantage * (1.0 + _clip(excess, -slope.below, slope.above))
         divergence, d_divergence = ratio * log_ratio - excess, ratio * log_ratio
-    if cut and (objective.two_sided or advantage * clipped < value):
-        value, slope = advantage * clipped, 0.0
-    value -= objective.inverse_eta * divergence if objective.inverse_eta > 0.0 else 0.0
-    slope -= objective.inverse_eta * d_divergence if objective.inverse_eta > 0.0 else 0.0
-    return value, slope, divergence
+    if (distance > slope.above or distance < -slope.below) and (slope.two_sided or clipped < value):
+        value, rise = clipped, 0.0
+    if slope.inverse_eta > 0.0:
+        value -= slope.inverse_eta * divergence
+        rise -= slope.inverse_eta * d_divergence
+    return value, rise, divergence
 
 
 @_inline
@@ -294,8 +283,6 @@ def _loss(
         scale = 1.0 / (deviation + 1e-8)
     for j in range(d_log_std.shape[0]):
         d_log_std[j] = _ZERO
-    for j in range(measured.shape[0]):
-        measured[j] = 0.0
     ent_weight = np.float32(-objective.ent_coef / count)
     for b in range(count):
         i = rows[b]
@@ -307,49 +294,66 @@ def _loss(
         else:
             log_prob, entropy = _bernoulli(mean, action, score, d_entropy)
         log_ratio = np.float64(log_prob) - np.float64(old_log_prob[i])
-        value, slope, divergence = _surrogate(objective, log_ratio, (advantages[i] - offset) * scale)
-        weight = np.float32(-slope / count)
+        ratio = np.exp(log_ratio)
+        advantage = (advantages[i] - offset) * scale
+        value, rise, divergence = _surrogate(objective.slope, log_ratio, ratio, advantage)
+        weight = np.float32(-rise / count)
         for j in range(width):
             if kind == GAUSSIAN:
                 d_log_std[j] += weight * (score[j] * (action[j] - mean[j]) - _ONE) + ent_weight
                 score[j] *= weight
             else:
                 score[j] = weight * score[j] + ent_weight * d_entropy[j]
-        _measure(objective, measured, value, np.float64(entropy), log_ratio, divergence)
+        _measure(objective.slope, measured, value, np.float64(entropy), log_ratio, ratio, divergence)
         change = np.float64(values[b]) - np.float64(old_values[i])
         limit = objective.clip_range_vf
         error = old_values[i] + _clip(change, -limit, limit) - returns[i]
-        measured[2] += error * error
+        measured.value_loss += error * error
         inside = change <= limit and change >= -limit
         d_values[b] = np.float32(2.0 * objective.vf_coef * error / count) if inside else _ZERO
-    for k in range(1, measured.shape[0]):
-        if k != 8:
-            measured[k] /= count
-    measured[0] = measured[1] + objective.ent_coef * measured[3] + objective.vf_coef * measured[2]
+    measured.policy_loss /= count
+    measured.value_loss /= count
+    measured.entropy_loss /= count
+    measured.approx_kl /= count
+    measured.clipped_above /= count
+    measured.clipped_below /= count
+    measured.log_ratio_mean /= count
+    measured.divergence /= count
+    measured.loss = (
+        measured.policy_loss
+        + objective.ent_coef * measured.entropy_loss
+        + objective.vf_coef * measured.value_loss
+    )
 
 
 @_inline
 def _measure(
-    objective: Any, measured: Any, value: float, entropy: float, log_ratio: float, divergence: float
+    slope: Any,
+    measured: Any,
+    value: float,
+    entropy: float,
+    log_ratio: float,
+    ratio: float,
+    divergence: float,
 ) -> None:
-    measured[1] -= value
-    measured[3] -= entropy
-    excess = np.exp(log_ratio) - 1.0
-    measured[4] += excess - log_ratio
-    distance = log_ratio if objective.use_softmax else excess
-    above = objective.bound if objective.use_softmax else objective.above
-    below = objective.bound if objective.use_softmax else objective.below
-    measured[5] += 1.0 if distance > above else 0.0
-    measured[6] += 1.0 if distance < -below else 0.0
-    measured[7] += abs(log_ratio)
-    measured[8] = abs(log_ratio) if abs(log_ratio) > measured[8] else measured[8]
-    measured[9] += divergence
+    """Add one sample to the sums in ``measured``, which begin at zero."""
+    measured.policy_loss -= value
+    measured.entropy_loss -= entropy
+    excess = ratio - 1.0
+    measured.approx_kl += excess - log_ratio
+    distance = log_ratio if slope.use_softmax else excess
+    measured.clipped_above += 1.0 if distance > slope.above else 0.0
+    measured.clipped_below += 1.0 if distance < -slope.below else 0.0
+    measured.log_ratio_mean += abs(log_ratio)
+    measured.log_ratio_max = max(measured.log_ratio_max, abs(log_ratio))
+    measured.divergence += divergence
 
 
 @_inline
-def _adam(adam: Any, step: int, norm: float, state: Any) -> None:
+def _adam(adam: Any, norm: float, state: Any) -> None:
     """Clip the gradient's norm and take one step of Adam."""
-    parameters, gradient, first, second = state
+    parameters, gradient, first, second, steps = state
+    step = np.float64(steps[0]) + 1.0
     clip = adam.max_grad_norm / (norm + 1e-6)
     clip = np.float32(clip if clip < 1.0 else 1.0)
     decay = np.float32(adam.weight_decay)
@@ -365,6 +369,8 @@ def _adam(adam: Any, step: int, norm: float, state: Any) -> None:
         first[i] = m
         second[i] = v
         parameters[i] -= size * m / (np.sqrt(v) * root + eps)
+    for i in range(steps.shape[0]):
+        steps[i] += _ONE
 
 
 @_entry
@@ -375,7 +381,6 @@ def run_epoch(
     sizes: Any,
     objective: Any,
     adam: Any,
-    step: int,
     order: Any,
     observations: Any,
     data: Any,
@@ -389,10 +394,10 @@ def run_epoch(
         deviations start in the parameters
     :param sizes: how many choices each categorical action has
     :param data: actions, masks, old values, old log-probabilities, advantages, returns
-    :param state: parameters, gradient, and Adam's two moments, all flat
+    :param state: parameters, gradient, Adam's two moments and its counts of steps, all flat
     :param workspace: features, outputs and outputs' gradients of all layers, and a vector of as many
         ones as a minibatch has samples
-    :param measured: one row per minibatch, filled here (float64)
+    :param measured: one record per minibatch, zero before, see :data:`~sppo.engine.measurements.MEASUREMENTS`
     :return: minibatches looked at, minibatches skipped because their loss or gradient was not finite,
         and whether the pass came to its end, not to ``kl_limit``
     """
@@ -429,9 +434,10 @@ def run_epoch(
             d_entropy,
             measured[count],
         )
-        loss, kl = measured[count, 0], measured[count, 4]
+        loss = measured[count].loss
+        too_far = measured[count].approx_kl > objective.kl_limit
         count += 1
-        if kl > objective.kl_limit:
+        if too_far:
             return count, skipped, False
         backward(layers, parameters, gradient, features, hidden, delta, ones, n)
         squares = _ZERO
@@ -439,7 +445,7 @@ def run_epoch(
             squares += gradient[i] * gradient[i]
         # The difference of a number with itself is zero only if the number is finite.
         if squares - squares == _ZERO and loss - loss == 0.0:
-            _adam(adam, step + count - skipped, np.sqrt(np.float64(squares)), state)
+            _adam(adam, np.sqrt(np.float64(squares)), state)
         else:
             skipped += 1
     return count, skipped, True

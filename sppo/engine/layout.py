@@ -1,7 +1,7 @@
 """Which policies the fast engine understands, and how it sees them: a table of layers.
 
 :func:`describe` reads a Stable-Baselines3 policy and returns a :class:`Layout`, or raises
-:class:`Unsupported` with the reason in words a user can act on.
+:class:`~sppo.engine.coverage.Unsupported` with the reason in words a user can act on.
 """
 
 from __future__ import annotations
@@ -18,18 +18,13 @@ from stable_baselines3.common.distributions import (
     DiagGaussianDistribution,
     MultiCategoricalDistribution,
 )
-from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, MlpExtractor
 from torch import nn
 
 from sppo.engine import kernels
+from sppo.engine.coverage import Unsupported, check_policy
 
 _ACTIVATIONS: dict[type[nn.Module], int] = {nn.Tanh: kernels.TANH, nn.ReLU: kernels.RELU}
-
-
-class Unsupported(Exception):
-    """The fast engine does not cover this case; the message says which part of it."""
 
 
 @dataclass(frozen=True)
@@ -74,17 +69,10 @@ class Layout:
 
 def describe(policy: Any) -> Layout:
     """Read ``policy``; raise :class:`Unsupported` if it is more than the engine covers."""
-    _check_policy(policy)
+    check_policy(policy)
     table = _Table(policy)
-    pi_source = table.add_stack(_extractor_modules(policy.pi_features_extractor, policy), -1)
-    if policy.vf_features_extractor is policy.pi_features_extractor:
-        vf_source = pi_source
-    else:
-        vf_source = table.add_stack(_extractor_modules(policy.vf_features_extractor, policy), -1)
-    pi_source = table.add_stack(list(policy.mlp_extractor.policy_net), pi_source)
-    policy_head = table.add_stack([policy.action_net], pi_source)
-    vf_source = table.add_stack(list(policy.mlp_extractor.value_net), vf_source)
-    value_head = table.add_stack([policy.value_net], vf_source)
+    policy_head = table.add_stack([*policy.mlp_extractor.policy_net, policy.action_net])
+    value_head = table.add_stack([*policy.mlp_extractor.value_net, policy.value_net])
     kind, sizes = _distribution(policy)
     log_std = table.claim(policy.log_std) if kind == kernels.GAUSSIAN else 0
     return Layout(
@@ -135,9 +123,9 @@ class _Table:
             raise Unsupported("layers that share parameters")
         return self._places.pop(parameter)
 
-    def add_stack(self, modules: list[nn.Module], source: int) -> int:
-        """Add linear layers and their activations; returns the last one's number (or ``source``)."""
-        fresh = False
+    def add_stack(self, modules: list[nn.Module]) -> int:
+        """Add linear layers and their activations, from the features on; returns the last one's number."""
+        source, fresh = -1, False
         for module in modules:
             activation = _ACTIVATIONS.get(type(module))
             if activation is not None and fresh:
@@ -146,7 +134,7 @@ class _Table:
             elif type(module) is nn.Linear and module.bias is not None:
                 weight, bias = self.claim(module.weight), self.claim(module.bias)
                 fan_in, fan_out = module.in_features, module.out_features
-                self._rows.append([source, fan_in, fan_out, weight, bias, kernels.IDENTITY, self._column, 0])
+                self._rows.append([source, fan_in, fan_out, weight, bias, kernels.IDENTITY, self._column])
                 self._column += fan_out
                 source, fresh = len(self._rows) - 1, True
             else:
@@ -156,59 +144,7 @@ class _Table:
     def finish(self) -> np.ndarray:
         if self._places:
             raise Unsupported("parameters outside the policy's own networks")
-        # Gradients flow from the last layer to the first: all but the last reader of a source add to it.
-        seen = set()
-        for row in reversed(self._rows):
-            row[kernels.SHARED] = int(row[kernels.SOURCE] in seen)
-            seen.add(row[kernels.SOURCE])
         return np.array(self._rows, np.int64)
-
-
-def _check_policy(policy: Any) -> None:
-    from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
-
-    if type(policy) not in (ActorCriticPolicy, MaskableActorCriticPolicy):
-        raise Unsupported(f"the policy class {type(policy).__name__}")
-    if getattr(policy, "use_sde", False):
-        raise Unsupported("generalized state-dependent exploration (use_sde=True)")
-    if type(policy.mlp_extractor) is not MlpExtractor:
-        raise Unsupported(f"the network class {type(policy.mlp_extractor).__name__}")
-    if isinstance(policy.observation_space, spaces.Dict):
-        raise Unsupported("dictionary observations")
-    for parameter in policy.parameters():
-        if parameter.device.type != "cpu":
-            raise Unsupported(f"the device {parameter.device}")
-        if parameter.dtype != th.float32:
-            raise Unsupported(f"parameters of type {parameter.dtype}")
-        if not parameter.requires_grad:
-            raise Unsupported("frozen parameters (requires_grad=False)")
-        if parameter._backward_hooks:
-            raise Unsupported("hooks on parameters")
-    for module in policy.modules():
-        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
-            raise Unsupported("hooks on modules")
-
-
-def _extractor_modules(extractor: BaseFeaturesExtractor, policy: Any) -> list[nn.Module]:
-    """The layers of a features extractor, if it is a plain stack of them after a flattening."""
-    if type(extractor) is FlattenExtractor:
-        return []
-    children = list(extractor.children())
-    if len(children) != 1 or type(children[0]) is not nn.Sequential:
-        raise Unsupported(f"the features extractor {type(extractor).__name__}")
-    stack = list(children[0])
-    if stack and type(stack[0]) is nn.Flatten:
-        stack = stack[1:]
-    # Its forward may do anything; try whether it is the stack it looks like.
-    shape = (2, *policy.observation_space.shape) if policy.observation_space.shape else None
-    if not isinstance(policy.observation_space, spaces.Box) or shape is None:
-        raise Unsupported(f"the features extractor {type(extractor).__name__} on these observations")
-    sample = th.linspace(-1, 1, int(np.prod(shape))).reshape(shape)
-    with th.no_grad():
-        flat = nn.Sequential(*stack)(sample.flatten(1))
-        if not th.allclose(extractor(sample), flat, rtol=1e-5, atol=1e-6):
-            raise Unsupported(f"the features extractor {type(extractor).__name__}")
-    return stack
 
 
 def _distribution(policy: Any) -> tuple[int, np.ndarray]:

@@ -25,7 +25,7 @@ _KILLED_ATTEMPTS = 3
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 LOG = "log.txt"
 #: Imported once for all trainings. torch._dynamo (a second) would otherwise come with the first optimizer.
-PRELOAD = ["sppo.study.training", "sppo.engine.driver", "torch._dynamo", "mujoco"]
+PRELOAD = ["sppo.study.training", "sppo.engine.fast", "torch._dynamo", "mujoco"]
 
 
 @dataclass

@@ -43,7 +43,7 @@ def venv(**options: Any) -> DummyVecEnv:
 
 def found(model: Any) -> str:
     """The only finding, which is also a warning."""
-    with pytest.warns(UserWarning, match="write|wrap|scale|load") as caught:
+    with pytest.warns(UserWarning, match="write|wrap|scale|load|let") as caught:
         findings = sppo.check(model)
     assert len(findings) == 1
     assert [str(warning.message) for warning in caught] == findings
@@ -83,18 +83,17 @@ def test_actions_out_of_scale() -> None:
 @pytest.mark.parametrize(
     ("options", "finding"),
     [
-        ({"clip_range": 0.8}, 'clip_mode="one-sided"'),
-        ({"clip_range": lambda left: 1.2 - left}, "1.2"),
-        ({"clip_range": 0.8, "clip_mode": "one-sided"}, None),
+        ({"clip_mode": "two-sided"}, 'clip_mode="one-sided"'),
+        ({"clip_mode": "two-sided", "clip_range": lambda left: 1.2 - left}, "nothing else does"),
+        ({"clip_mode": "two-sided", "eta": 1.0}, None),
+        ({"clip_range": 0.8}, None),
+        ({"eta": lambda left: left}, "let its schedule end above zero"),
         ({"clip_range": 0.8, "use_softmax": False}, None),
         ({"clip_range": 1.0, "use_softmax": False}, "lower bound"),
         ({"clip_range": 1.0, "use_softmax": False, "clip_mode": "symmetric"}, None),
         ({"clip_range": None, "eta": 1.0}, None),
+        ({"clip_range": lambda left: 1.2 - left, "use_softmax": False}, "clip_range=1.2"),
         ({"clip_range": 0.2}, None),
-        ({"n_epochs": 100}, "n_epochs=100 passes"),
-        ({"n_epochs": 100, "clip_mode": "one-sided"}, None),
-        ({"n_epochs": 100, "use_softmax": False}, None),
-        ({"n_epochs": 100, "clip_range": None, "eta": 1.0}, None),
     ],
 )
 def test_clip(options: dict[str, Any], finding: str | None) -> None:

@@ -61,7 +61,7 @@ def test_signature_is_the_parents_plus_keyword_only(algorithm: type[BaseAlgorith
     assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in new.values())
     assert new["use_softmax"].default is True
     assert new["eta"].default is None
-    assert new["clip_mode"].default == "two-sided"
+    assert new["clip_mode"].default == "one-sided"
     assert issubclass(algorithm, PARENTS[algorithm])
 
 
@@ -103,7 +103,7 @@ def test_an_upstream_file_loads_here_with_the_stated_defaults(
     parent.save(tmp_path / "model")
     model = algorithm.load(tmp_path / "model", env=small_env())
     assert same(weights(parent), weights(model))
-    assert (model.use_softmax, model.eta, model.clip_mode) == (True, None, "two-sided")
+    assert (model.use_softmax, model.eta, model.clip_mode) == (True, None, "one-sided")
     assert model.clip_range(1.0) == 0.2
     model.learn(64)
     kept = algorithm.load(tmp_path / "model", use_softmax=False)
@@ -254,6 +254,7 @@ def test_logged_keys() -> None:
     upstream_keys, our_keys = set(upstream.logger.name_to_value), set(ours.logger.name_to_value)
     assert upstream_keys <= our_keys
     assert our_keys - upstream_keys == {
+        "train/engine",
         "train/clip_fraction_above",
         "train/clip_fraction_below",
         "train/skipped_updates",
@@ -277,13 +278,20 @@ def test_logged_log_ratio_matches_the_policies() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"eta": 0.0}, "eta must be positive"),
+        ({"eta": 0.0}, r"eta=0\.0 is too small: must be above 0"),
         ({"eta": -1.0}, "eta=None"),
-        ({"eta": float("nan")}, "eta must be positive"),
-        ({"clip_range": 0.0}, "clip_range must be positive"),
+        ({"eta": float("nan")}, "eta=nan is not a number"),
+        ({"eta": "0.1"}, r"eta='0\.1' is "),
+        ({"use_softmax": "no"}, "use_softmax='no' is neither true nor false"),
+        ({"use_softmax": 0}, "use_softmax=0 is neither true nor false"),
+        ({"clip_range": 0.0}, r"clip_range=0\.0 is too small"),
+        ({"clip_range": "wide"}, "clip_range='wide' is "),
         ({"clip_range": -0.2}, "clip_range=None"),
         ({"clip_range": None}, "neither a clip nor eta"),
-        ({"clip_mode": "both"}, 'clip_mode="two-sided" or clip_mode="one-sided"'),
+        ({"clip_mode": "both"}, "clip_mode='both' is none of one-sided, two-sided, symmetric"),
+        ({"surrogate": "spppo"}, r"did you mean sppo\?.*write one of ppo, sppo"),
+        ({"surrogate": "no_such_module:Spo"}, "no_such_module"),
+        ({"surrogate": "json:JSONDecoder"}, "no subclass of sppo.surrogates.Surrogate"),
         ({"clip_mode": "symmetric"}, "use_softmax=False"),
     ],
 )
@@ -294,6 +302,12 @@ def test_bad_parameters_say_what_to_write(
         make(algorithm, **options)
 
 
+@CLASSES
+def test_unknown_parameters_are_named_with_what_was_meant(algorithm: type[BaseAlgorithm]) -> None:
+    with pytest.raises(TypeError, match=rf"{algorithm.__name__}\(softmax=.*did you mean use_softmax\?"):
+        make(algorithm, softmax=True)
+
+
 def test_bad_parameters_are_refused_at_load_too(tmp_path: Path) -> None:
     make(SPPO).save(tmp_path / "model")
     with pytest.raises(ValueError, match="neither a clip nor eta"):
@@ -302,7 +316,7 @@ def test_bad_parameters_are_refused_at_load_too(tmp_path: Path) -> None:
 
 def test_eta_schedule_that_ends_at_zero_is_refused_in_time() -> None:
     model = make(SPPO, eta=lambda left: left)
-    with pytest.raises(ValueError, match="let it end above zero"):
+    with pytest.raises(ValueError, match=r"let its schedule end above zero.*progress_remaining=0"):
         model.learn(64)
 
 

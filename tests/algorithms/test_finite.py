@@ -19,7 +19,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from sppo import SPPO, MaskableSPPO, RecurrentSPPO
 from sppo.algorithms import finite
 from sppo.algorithms.finite import MAX_BROKEN_IN_A_ROW, MAX_SKIPPED_IN_A_ROW, NonFiniteError
-from sppo.surrogates import Surrogate
+from sppo.surrogates import SPPO as Surrogate
+from sppo.surrogates import Sample
 from tests.algorithms.environments import SpaceEnv
 
 SMALL: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
@@ -107,7 +108,7 @@ def spoiled(array: str, value: float, where: Any, **options: Any) -> tuple[Any, 
 @pytest.mark.parametrize("value", WORST)
 def test_one_bad_sample_costs_its_minibatch(array: str, value: float) -> None:
     """Three environments, 96 samples, 6 minibatches in each of 2 passes: one of each pass is skipped."""
-    before, (model, error) = spoiled(array, value, (17, 1))
+    before, (model, error) = spoiled(array, value, (17, 1), clip_mode="two-sided")
     assert error is None
     # An infinite log-ratio is outside the clip: its sample has no gradient, and the others count.
     clipped = array == "log_probs" and math.isinf(value)
@@ -201,7 +202,7 @@ def test_huge_log_ratios(use_softmax: bool, eta: float | None, shift: float) -> 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 def test_softmax_surrogate_is_finite_at_huge_log_ratios(log_ratio: float, advantage: float) -> None:
     log_prob = th.tensor([log_ratio], requires_grad=True)
-    value = Surrogate(True, 0.2, None, "two-sided")(log_prob, th.zeros(1), th.tensor([advantage]))
+    value = Surrogate().objective(Sample(log_prob, th.zeros(1), th.tensor([advantage])))
     value.sum().backward()
     assert th.isfinite(value).all()
     assert log_prob.grad is not None

@@ -114,6 +114,7 @@ def update_once(model: Any, engine: str) -> tuple[np.ndarray, dict[str, np.ndarr
     model._n_updates = 0
     model.train()
     logged = {k: v for k, v in model.logger.name_to_value.items() if k.startswith("train/")}
+    assert logged.pop("train/engine") == engine
     result = flat(model.policy), moments(model.policy), logged
     model.rollout_buffer = buffer
     model.policy.load_state_dict(policy)

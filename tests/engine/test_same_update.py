@@ -8,25 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
 from sppo.engine import kernels
 from tests.engine.engine_models import flat, make_model, update_once
-
-
-class Trunk(BaseFeaturesExtractor):
-    """Two layers before the policy and the value function part."""
-
-    def __init__(self, observation_space: Any, features_dim: int = 9) -> None:
-        super().__init__(observation_space, features_dim)
-        self.net = nn.Sequential(
-            nn.Flatten(), nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, features_dim), nn.Tanh()
-        )
-
-    def forward(self, observations: th.Tensor) -> th.Tensor:
-        return self.net(observations)
-
 
 SURROGATES: dict[str, dict[str, Any]] = {
     "sppo": {},
@@ -50,9 +35,6 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "value-only": {"net_arch": {"vf": [12]}},
     "wide": {"net_arch": [256, 256]},
     "own-extractors": {"share_features_extractor": False},
-    "shared-trunk": {"features_extractor_class": Trunk},
-    "two-trunks": {"features_extractor_class": Trunk, "share_features_extractor": False},
-    "shared-trunk-alone": {"features_extractor_class": Trunk, "net_arch": []},
     "low-std": {"log_std_init": -1.5},
     "adam": {"optimizer_kwargs": {"eps": 1e-8, "betas": (0.8, 0.95), "weight_decay": 0.01}},
 }

@@ -1,0 +1,124 @@
+"""Which engine trains a model: compiled code where it is wanted and covers the model, PyTorch elsewhere."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+
+import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
+
+from sppo.algorithms.finite import RolloutWatch, cannot_act, is_about_numbers
+from sppo.parameters import Parameter, checked
+from sppo.surrogates import PPO, Surrogate
+
+if TYPE_CHECKING:
+    from sppo.engine.fast import FastEngine
+
+EngineMode = Literal["auto", "reference", "fast"]
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def replaced_by_engine(method: Method) -> Method:
+    """Mark a method that compiled code stands in for: where it is overridden, the engine is not used."""
+    method.replaced_by_engine = True  # type: ignore[attr-defined]
+    return method
+
+
+class EngineChoice(OnPolicyAlgorithm):
+    """Mix-in that hands rollouts and updates to :mod:`sppo.engine` where it covers the model."""
+
+    engine: EngineMode
+    eta: Any
+    clip_mode: str
+    #: which engine the last rollout or update ran on: ``"fast"`` or ``"reference"``
+    engine_in_use: str | None = None
+    _fast: FastEngine | None = None
+    _engine_told = False
+
+    @property
+    def surrogate_class(self) -> type[Surrogate]:
+        """The surrogate that the parameters choose."""
+        raise NotImplementedError
+
+    def _check_engine(self) -> None:
+        try:
+            checked("engine", self.engine, Parameter("choice", "", choices=get_args(EngineMode)))
+        except ValueError as error:
+            raise ValueError(f'unknown engine: {error}; write engine="auto"') from None
+
+    def collect_rollouts(
+        self, env: VecEnv, callback: BaseCallback, rollout_buffer: Any, n_rollout_steps: int, *args: Any
+    ) -> bool:
+        """Fill the rollout buffer, in compiled code where :mod:`sppo.engine` covers the policy."""
+        watch: Any = RolloutWatch(self, callback)
+        engine = self._fast_engine(None)
+        if engine is not None:
+            masks_of = self._mask_source(env, *args)
+            return engine.collect(self, env, watch, rollout_buffer, n_rollout_steps, masks_of)
+        try:
+            return super().collect_rollouts(env, watch, rollout_buffer, n_rollout_steps, *args)
+        except (ValueError, RuntimeError) as error:
+            if not is_about_numbers(error):
+                raise
+            raise cannot_act(self, error) from error
+
+    def _mask_source(self, env: VecEnv) -> Callable[[VecEnv], np.ndarray] | None:
+        """Where the allowed actions come from; ``None`` if all are always allowed."""
+        return None
+
+    def _fast_engine(self, surrogate: Surrogate | None) -> FastEngine | None:
+        """The compiled engine, if it is wanted and covers this model; :attr:`engine_in_use` says which runs.
+
+        :param surrogate: what an update maximises; ``None`` for collecting rollouts
+        """
+        self.engine_in_use = "reference"
+        if self.engine == "reference" or not self._wants_fast_engine():
+            return None
+        # Here, so that the reference loop does without Numba.
+        from sppo.engine.coverage import Unsupported, check_methods, check_surrogate
+        from sppo.engine.fast import FastEngine
+
+        self._fast = self._fast or FastEngine()
+        try:
+            self._fast.check(self, updating=surrogate is not None)
+            check_methods(self)
+            if surrogate is not None:
+                check_surrogate(surrogate)
+        except Unsupported as reason:
+            if self.engine == "fast":
+                raise ValueError(
+                    f"the fast engine does not cover {reason}: write engine='auto' or engine='reference'"
+                ) from None
+            self._tell(f"Using the reference engine: the fast one does not cover {reason}", reason.changeable)
+            return None
+        self.engine_in_use = "fast"
+        return self._fast
+
+    def _wants_fast_engine(self) -> bool:
+        """Whether compiled code is to be tried: for upstream's own surrogate only on request."""
+        upstreams = self.surrogate_class is PPO and self.eta is None and self.clip_mode != "symmetric"
+        if self.engine == "auto" and upstreams:
+            self._tell(
+                "Using the reference engine, whose weights are upstream's bit for bit; "
+                "engine='fast' gives the same to rounding, several times faster"
+            )
+            return False
+        return True
+
+    def _tell(self, message: str, warn: bool = False) -> None:
+        """Say once why compiled code is not used: to those who asked, or whose own choice it was."""
+        if self._engine_told:
+            return
+        self._engine_told = True
+        if warn:
+            warnings.warn(f"{message}; engine='reference' says so without this warning", stacklevel=2)
+        elif self.verbose >= 1:
+            print(message)
+
+    def _excluded_save_params(self) -> list[str]:
+        own = ["_fast", "_engine_told", "engine_in_use", "_finite_guard"]
+        return [*super()._excluded_save_params(), *own]

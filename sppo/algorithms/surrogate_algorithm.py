@@ -1,0 +1,329 @@
+"""What SPPO, MaskableSPPO and RecurrentSPPO share: the new parameters and the one update loop.
+
+:class:`SurrogateAlgorithm` stands before the upstream class in the method resolution order and replaces
+its ``train``. Everything else (saving, callbacks, logging) is inherited, and so is the collection of
+rollouts unless :mod:`sppo.engine` covers the model. The upstream classes differ only in what their
+buffers yield, so the loop asks two small hooks: :meth:`~SurrogateAlgorithm._evaluate_actions` and
+:meth:`~SurrogateAlgorithm._without_padding`.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.distributions import Distribution
+from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
+from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, explained_variance
+from torch.nn import functional as F
+
+from sppo.algorithms.engine_choice import EngineChoice, EngineMode, replaced_by_engine
+from sppo.algorithms.files import SafeLoading
+from sppo.algorithms.finite import FiniteGuard, is_about_numbers
+from sppo.engine.measurements import UpdateStatistics
+from sppo.parameters import Parameter, checked, unknown
+from sppo.surrogates import ClipMode, Sample, Surrogate, chosen
+
+
+class SurrogateAlgorithm(EngineChoice, SafeLoading):
+    """Mix-in that trains an upstream PPO class with any surrogate of the family.
+
+    Use it through :class:`sppo.SPPO`, :class:`sppo.MaskableSPPO` or :class:`sppo.RecurrentSPPO`.
+
+    :param args: the upstream class's parameters, unchanged and in the same order
+    :param use_softmax: linearise the log-ratio (sPPO, sMDPO) instead of the ratio (PPO, MDPO)
+    :param eta: step size of the divergence from the old policy, or a function of the remaining
+        progress; ``None`` leaves the divergence out
+    :param clip_mode: which samples sPPO's clip cuts, see :class:`sppo.surrogates.SPPO`. PPO's clip is
+        one-sided by definition: for it only ``"symmetric"`` makes a difference, which raises its lower
+        bound from ``1 - clip_range`` to ``1 / (1 + clip_range)``
+    :param surrogate: a surrogate by name, or as ``"package.module:Class"``; ``None`` is the cell of the
+        family's table that ``use_softmax``, ``clip_range`` and ``eta`` choose
+    :param engine: ``"auto"`` collects and updates in compiled code where :mod:`sppo.engine` covers the
+        model and with PyTorch elsewhere, as well as for upstream's own surrogate (``use_softmax=False``
+        without ``eta``), whose weights stay upstream's bit for bit unless ``"fast"`` is asked for;
+        ``"reference"`` always uses PyTorch, operation for operation
+        as upstream does; ``"fast"`` insists on compiled code and raises if it does not apply
+    :param kwargs: see ``args``; ``clip_range=None`` switches the clip off (then ``eta`` is needed). The
+        parameters of a surrogate chosen by name are taken here, too
+    """
+
+    #: what stands before the surrogate's name in the name of a run
+    run_prefix: ClassVar[str] = ""
+
+    batch_size: Any
+    n_epochs: int
+    normalize_advantage: bool
+    target_kl: float | None
+    clip_range: Any
+    clip_range_vf: Any
+    eta: Any
+
+    def __init__(
+        self,
+        *args: Any,
+        use_softmax: bool = True,
+        eta: float | Schedule | None = None,
+        clip_mode: ClipMode = "one-sided",
+        surrogate: str | None = None,
+        engine: EngineMode = "auto",
+        **kwargs: Any,
+    ) -> None:
+        # Before the parent's constructor, because that ends in `_setup_model`, which reads them.
+        self._finite_guard = FiniteGuard()
+        self.use_softmax = use_softmax
+        self.eta = eta
+        self.clip_mode = clip_mode
+        self.surrogate = surrogate
+        self.engine = engine
+        self._take_surrogate_parameters(kwargs)
+        super().__init__(*args, **kwargs)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Give each class the signature it really has, for ``help()``, notebooks and ``inspect``."""
+        super().__init_subclass__(**kwargs)
+        if "__init__" in cls.__dict__:
+            own = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        else:
+            ours = inspect.signature(SurrogateAlgorithm.__init__).parameters.values()
+            new = [parameter for parameter in ours if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+            own = [*inspect.signature(cls._upstream()).parameters.values(), *new]
+        cls.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+
+    @classmethod
+    def _upstream(cls) -> type:
+        return cls.__mro__[cls.__mro__.index(SafeLoading) + 1]
+
+    def _take_surrogate_parameters(self, kwargs: dict[str, Any]) -> None:
+        """Keep what belongs to a surrogate chosen by name; refuse what belongs to nobody."""
+        inherited = inspect.signature(self._upstream()).parameters
+        own = {} if self.surrogate is None else chosen({"surrogate": self.surrogate}).defaults()
+        for name, default in own.items():
+            if name not in inherited and not hasattr(self, name):
+                setattr(self, name, kwargs.pop(name, default))
+        for name in kwargs:
+            if name not in inherited:
+                known = [*inspect.signature(type(self)).parameters, *own]
+                raise TypeError(f"{type(self).__name__}({name}=...): {unknown(name, known)}")
+        if self.eta is not None and own and "eta" not in own:
+            raise ValueError(f"eta={self.eta!r}: the surrogate {self.surrogate!r} has no such parameter")
+
+    def _setup_model(self) -> None:
+        checked_or_raise("use_softmax", self.use_softmax, Parameter("bool", ""))
+        self._check_engine()
+        if self.clip_range is None:
+            # Upstream wants a number here: an infinite clip cuts nothing, and a model saved with it
+            # still loads in the upstream class.
+            self.clip_range = math.inf
+        surrogate, values = self.surrogate_class, {}
+        for name, parameter in surrogate.parameters().items():
+            value = _constant(getattr(self, name))
+            if not callable(value):
+                checked_or_raise(name, value, parameter)
+            # A schedule's values are looked at when it gives them.
+            values[name] = 1.0 if callable(value) else value
+        surrogate(**values)
+        super()._setup_model()
+        for name, parameter in surrogate.parameters().items():
+            if parameter.kind == "schedule" and getattr(self, name) is not None:
+                setattr(self, name, FloatSchedule(getattr(self, name)))
+
+    @property
+    def surrogate_class(self) -> type[Surrogate]:
+        """The surrogate that the parameters choose."""
+        clip_range = _constant(self.clip_range)
+        return chosen({**vars(self), "clip_range": 1.0 if callable(clip_range) else clip_range})
+
+    @property
+    def surrogate_name(self) -> str:
+        """The name of the surrogate in use: PPO, SPPO, MDPO, SMDPO or another one's."""
+        return self.surrogate_class.name.upper()
+
+    def current_surrogate(self) -> Surrogate:
+        """What is maximised now."""
+        return self.surrogate_at(self._current_progress_remaining)
+
+    def surrogate_at(self, progress: float) -> Surrogate:
+        """The surrogate with its schedules evaluated at a remaining progress, from 1 to 0."""
+        values = {name: getattr(self, name) for name in self.surrogate_class.parameters()}
+        numbers = {name: value(progress) if callable(value) else value for name, value in values.items()}
+        try:
+            return self.surrogate_class(**numbers)
+        except ValueError as error:
+            raise ValueError(f"{error} (at progress_remaining={progress:.3g})") from error
+
+    def learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Self:
+        """Train, as upstream's ``learn`` does.
+
+        :param tb_log_name: the name of the run for TensorBoard; the default names the surrogate
+            (``SPPO``, ``PPO``, ``SMDPO``, ``MDPO``), so that runs can be told apart
+        """
+        self.require_complete()
+        name = self.run_prefix + self.surrogate_name if tb_log_name is None else tb_log_name
+        return super().learn(total_timesteps, callback, log_interval, name, *args, **kwargs)
+
+    def train(self) -> None:
+        """Update the policy with the rollout buffer's data: ``n_epochs`` passes in minibatches."""
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        surrogate = self.current_surrogate()
+        clip_range_vf = self.clip_range_vf and self.clip_range_vf(self._current_progress_remaining)
+        statistics = UpdateStatistics()
+        if (engine := self._fast_engine(surrogate)) is not None:
+            engine.update(self, surrogate, clip_range_vf, statistics)
+            self._log_update(surrogate, clip_range_vf, statistics)
+            return
+
+        old_policy = copy.deepcopy(self.policy) if surrogate.needs_distributions else None
+        continue_training = True
+        for epoch in range(self.n_epochs):
+            statistics.start_epoch()
+            for rollout_data in self.rollout_buffer.get(self.batch_size):
+                try:
+                    values, log_prob, entropy = self._evaluate_actions(self.policy, rollout_data)
+                except ValueError as error:
+                    # PyTorch's distributions refuse what is not finite before there is a loss.
+                    if not is_about_numbers(error):
+                        raise
+                    statistics.skipped += 1
+                    self._finite_guard.record(self, 1, 1)
+                    continue
+                distributions = self._distributions(old_policy, rollout_data)
+                rollout_data = self._without_padding(rollout_data)
+                advantages = rollout_data.advantages
+                # One sample has no standard deviation.
+                if self.normalize_advantage and len(advantages) > 1:
+                    advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+                sample = Sample(log_prob, rollout_data.old_log_prob, advantages, *distributions)
+                policy_loss = -surrogate.objective(sample).mean()
+                if clip_range_vf is not None:
+                    change = th.clamp(values - rollout_data.old_values, -clip_range_vf, clip_range_vf)
+                    values = rollout_data.old_values + change
+                value_loss = F.mse_loss(rollout_data.returns, values)
+                entropy_loss = -th.mean(-log_prob if entropy is None else entropy)
+                loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
+                with th.no_grad():
+                    approx_kl = th.mean((sample.ratio - 1) - sample.log_ratio)
+                statistics.add(
+                    *(surrogate, sample),
+                    loss=loss,
+                    policy_loss=policy_loss,
+                    value_loss=value_loss,
+                    entropy_loss=entropy_loss,
+                    approx_kl=approx_kl,
+                )
+                if self.target_kl is not None and approx_kl.item() > 1.5 * self.target_kl:
+                    continue_training = False
+                    if self.verbose >= 1:
+                        print(
+                            f"Early stopping at step {epoch} due to reaching max kl: {approx_kl.item():.2f}"
+                        )
+                    break
+                self.policy.optimizer.zero_grad()
+                loss.backward()
+                norm = th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+                # The sum is finite only if both are.
+                finite = math.isfinite((loss.detach() + norm).item())
+                if finite:
+                    self.policy.optimizer.step()
+                statistics.skipped += not finite
+                self._finite_guard.record(self, int(not finite), 1)
+            self._n_updates += 1
+            if not continue_training:
+                break
+        self._log_update(surrogate, clip_range_vf, statistics)
+
+    @replaced_by_engine
+    def _evaluate_actions(
+        self, policy: Any, rollout_data: Any
+    ) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
+        """Values, log-probabilities and entropies of a minibatch under ``policy``, without padding."""
+        actions = self._actions(rollout_data)
+        values, log_prob, entropy = policy.evaluate_actions(rollout_data.observations, actions)
+        return values.flatten(), log_prob, entropy
+
+    @replaced_by_engine
+    def _without_padding(self, rollout_data: Any) -> Any:
+        """The minibatch's real samples, for buffers that pad their sequences to one length."""
+        return rollout_data
+
+    @replaced_by_engine
+    def _distributions(self, old_policy: Any, rollout_data: Any) -> tuple[Distribution, ...]:
+        """The distributions that the last ``_evaluate_actions`` made, and those of the old policy."""
+        if old_policy is None:
+            return ()
+        with th.no_grad():
+            self._evaluate_actions(old_policy, rollout_data)
+        return self.policy.action_dist, old_policy.action_dist
+
+    def _actions(self, rollout_data: Any) -> th.Tensor:
+        """The minibatch's actions in the type that the policy's distribution wants."""
+        if isinstance(self.action_space, spaces.Discrete):
+            return rollout_data.actions.long().flatten()
+        return rollout_data.actions
+
+    def _log_update(
+        self, surrogate: Surrogate, clip_range_vf: float | None, statistics: UpdateStatistics
+    ) -> None:
+        """Record upstream's keys, then what shows how the surrogate behaves."""
+        values, returns = self.rollout_buffer.values.flatten(), self.rollout_buffer.returns.flatten()
+        average = statistics.averages()
+        with np.errstate(all="ignore"):
+            explained = explained_variance(values, returns)
+        record = self.logger.record
+        record("train/entropy_loss", average["entropy_loss"])
+        record("train/policy_gradient_loss", average["policy_loss"])
+        record("train/value_loss", average["value_loss"])
+        record("train/approx_kl", average["approx_kl"])
+        record("train/clip_fraction", average["clipped_above"] + average["clipped_below"])
+        record("train/loss", average["loss"])
+        record("train/explained_variance", explained)
+        if hasattr(self.policy, "log_std"):
+            record("train/std", th.exp(self.policy.log_std).mean().item())
+        record("train/n_updates", self._n_updates, exclude="tensorboard")
+        if clip_range_vf is not None:
+            record("train/clip_range_vf", clip_range_vf)
+        for name, parameter in surrogate.parameters().items():
+            if parameter.kind == "schedule" and getattr(surrogate, name) is not None:
+                record(f"train/{name}", getattr(surrogate, name))
+
+        record("train/engine", self.engine_in_use, exclude="tensorboard")
+        record("train/skipped_updates", statistics.skipped)
+        record("train/clip_fraction_above", average["clipped_above"])
+        record("train/clip_fraction_below", average["clipped_below"])
+        record("train/log_ratio_abs_mean", average["log_ratio_mean"])
+        record("train/log_ratio_abs_max", average["log_ratio_max"])
+        for name, value in statistics.further().items():
+            record(f"train/{name}", value)
+
+
+def checked_or_raise(name: str, value: Any, parameter: Parameter) -> None:
+    """Refuse an impossible value of a constructor's parameter, and say what to write instead."""
+    try:
+        checked(name, value, parameter)
+    except ValueError as error:
+        advice = f"; {parameter.advice}" if parameter.advice else ""
+        raise ValueError(f"{name}={error}{advice}") from None
+
+
+def _constant(value: Any) -> Any:
+    """The number behind a parameter that may be a number or a schedule; a schedule that varies as it is.
+
+    Models keep their constants as schedules once they are set up or loaded.
+    """
+    if isinstance(value, FloatSchedule):
+        value = value.value_schedule
+    return value.val if isinstance(value, ConstantSchedule) else value

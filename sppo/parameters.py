@@ -1,0 +1,127 @@
+"""A parameter as plain data: its type, its range, a line of help, and what to say about wrong values.
+
+The surrogates describe theirs with it (:mod:`sppo.surrogates`), the study those of the algorithms. The
+algorithms' errors, the command line's flags and the checks of study files all follow from here. Nothing
+heavy is imported, so that a study can be planned without torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: The word for "no value" where there is no null, in TOML and on the command line: ``clip_range = "none"``.
+NONE = "none"
+#: What a schedule that decays linearly to zero begins with: ``"lin_3e-4"``.
+LINEAR = "lin_"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter.
+
+    :param kind: ``int``, ``float``, ``schedule`` (a number, or ``"lin_3e-4"``: linearly to 0), ``bool``,
+        ``choice``, ``name`` (any text), ``numbers`` (a list of positive integers) or ``table``
+    :param low: smallest value
+    :param above: whether ``low`` itself is impossible
+    :param advice: what to write instead of an impossible value
+    :param table: the parameters in a ``table``
+    """
+
+    kind: str
+    help: str
+    low: float = -math.inf
+    high: float = math.inf
+    above: bool = False
+    nullable: bool = False
+    choices: tuple[str, ...] = ()
+    advice: str = ""
+    table: Mapping[str, Parameter] | None = None
+
+
+def checked(name: str, value: Any, parameter: Parameter) -> Any:
+    """The value in its canonical form (so that equal configurations have equal hashes).
+
+    :raises ValueError: if it is impossible; the message begins with what was found
+    """
+    if parameter.nullable and value in (None, NONE):
+        return None
+    if parameter.kind == "bool":
+        if not isinstance(value, bool):
+            raise ValueError(f"{value!r} is neither true nor false")
+        return value
+    if parameter.kind == "choice":
+        if value not in parameter.choices:
+            raise ValueError(
+                f"{value!r} is none of {', '.join(parameter.choices)}{_close(value, parameter.choices)}"
+            )
+        return value
+    if parameter.kind == "name":
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r} is not a name")
+        return value
+    if parameter.kind == "numbers":
+        if not isinstance(value, (list, tuple)) or not all(_is_int(width) and width > 0 for width in value):
+            raise ValueError(f"{value!r} is not a list of positive whole numbers")
+        return list(value)
+    if parameter.kind == "table":
+        return checked_table(name, value, parameter.table or {})
+    return _checked_number(value, parameter)
+
+
+def checked_table(name: str, value: Any, allowed: Mapping[str, Parameter]) -> dict[str, Any]:
+    """A table of parameters, each :func:`checked`."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{value!r} is not a table")
+    for key in value:
+        if key not in allowed:
+            raise ValueError(f"unknown key {key!r}{_close(key, allowed)}")
+    try:
+        return {key: checked(key, item, allowed[key]) for key, item in value.items()}
+    except ValueError as error:
+        raise ValueError(f"in {name}: {error}") from error
+
+
+def unknown(key: str, allowed: Iterable[str]) -> str:
+    """The message for a key that does not exist."""
+    return f"unknown key{_close(key, allowed)}"
+
+
+def _checked_number(value: Any, parameter: Parameter) -> Any:
+    number, text = value, None
+    if parameter.kind == "schedule" and isinstance(value, str):
+        if not value.startswith(LINEAR):
+            raise ValueError(f'{value!r} is neither a number nor of the form "lin_3e-4"')
+        try:
+            number = float(value[len(LINEAR) :])
+        except ValueError:
+            raise ValueError(f"{value!r}: no number after {LINEAR}") from None
+        text = f"{LINEAR}{number!r}"
+    if parameter.kind == "int":
+        if not _is_int(number):
+            raise ValueError(f"{value!r} is not a whole number")
+    elif isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+        raise ValueError(
+            f"{value!r} is not a number" + (f' (write "{NONE}" for none)' if parameter.nullable else "")
+        )
+    if number < parameter.low or (parameter.above and number == parameter.low):
+        raise ValueError(
+            f"{value!r} is too small: must be {'above' if parameter.above else 'at least'} {parameter.low:g}"
+        )
+    if number > parameter.high:
+        raise ValueError(f"{value!r} is too large: must be at most {parameter.high:g}")
+    if text is not None:
+        return text
+    return number if parameter.kind == "int" else float(number)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _close(word: Any, options: Iterable[str]) -> str:
+    found = difflib.get_close_matches(str(word), list(options), n=1)
+    return f" (did you mean {found[0]}?)" if found else ""

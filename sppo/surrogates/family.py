@@ -1,0 +1,250 @@
+"""The family of functional mirror ascent: one class per cell of the table in :mod:`sppo.surrogates`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from sppo.surrogates.base import Sample, Slope, Surrogate, find, parameter
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ClipMode = Literal["one-sided", "two-sided", "symmetric"]
+
+
+def forward_kl(log_ratio: Tensor) -> Tensor:
+    r"""Single-sample estimate of :math:`\mathrm{KL}(\pi_t \| \pi)`: :math:`-r`, as in the printed sMDPO.
+
+    Unbiased under samples of the old policy; single samples may be negative.
+    """
+    return -log_ratio
+
+
+def reverse_kl(log_ratio: Tensor) -> Tensor:
+    r"""Single-sample estimate of :math:`\mathrm{KL}(\pi \| \pi_t)`: :math:`e^r r - (e^r - 1)`.
+
+    The importance-weighted :math:`e^r r` is unbiased under samples of the old policy;
+    :math:`e^r - 1`, which has mean zero, is its control variate. It makes every sample's term
+    non-negative and its gradient zero at :math:`\pi = \pi_t`.
+    """
+    return log_ratio.exp() * log_ratio - log_ratio.expm1()
+
+
+@dataclass(frozen=True)
+class _Cell(Surrogate):
+    """What the cells share: a representation, and its divergence from the old policy, which may be off."""
+
+    softmax: ClassVar[bool]
+    eta: float | None = parameter(
+        None,
+        "schedule",
+        "step size of the divergence from the old policy; smaller keeps closer",
+        low=0,
+        above=True,
+        advice="write eta=1.0, say (smaller keeps closer to the old policy), or eta=None to train with the "
+        "clip alone",
+    )
+
+    def __post_init__(self) -> None:
+        if self.eta is None and math.inf in self.interval:
+            raise ValueError(
+                "with neither a clip nor eta nothing keeps the new policy close to the old one: "
+                "write clip_range=0.2, or eta=1.0, or both"
+            )
+        if self.eta is not None and not self.eta > 0:
+            raise ValueError(
+                f"eta must be positive, got {self.eta}: let its schedule end above zero, "
+                "e.g. lambda progress: 0.1 + 0.9 * progress"
+            )
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """How far below and above zero the distance from the old policy may be, see :class:`Slope`."""
+        return math.inf, math.inf
+
+    @property
+    def two_sided(self) -> bool:
+        """Whether every sample outside is cut, or only those that would move further out."""
+        return False
+
+    def divergence(self, sample: Sample) -> Tensor:
+        """The representation's own divergence from the old policy, estimated per transition."""
+        estimate = forward_kl if self.softmax else reverse_kl
+        return estimate(sample.log_ratio)
+
+    def outside(self, sample: Sample) -> tuple[Tensor, Tensor]:
+        below, above = self.interval
+        distance = sample.log_ratio if self.softmax else sample.ratio - 1
+        return distance > above, distance < -below
+
+    def measured(self, sample: Sample) -> dict[str, Tensor]:
+        return {} if self.eta is None else {"eta_term": self.divergence(sample).mean() / self.eta}
+
+    def slope(self) -> Slope:
+        """The compiled form; each cell says so itself, because a subclass may maximise something else."""
+        return Slope(self.softmax, self.two_sided, *self.interval, 0.0 if self.eta is None else 1 / self.eta)
+
+    def objective(self, sample: Sample) -> Tensor:
+        linear = self.linear(sample)
+        return linear if self.eta is None else linear - self.divergence(sample) / self.eta
+
+    def linear(self, sample: Sample) -> Tensor:
+        """The objective without the divergence."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class _Clipped(_Cell):
+    clip_range: float = parameter(
+        0.2,
+        "schedule",
+        "clip (epsilon); none switches it off",
+        low=0,
+        above=True,
+        nullable=True,
+        advice="write clip_range=0.2, say, or clip_range=None together with eta=... to train without a clip",
+    )
+    clip_mode: ClipMode = parameter(
+        "one-sided",
+        "choice",
+        "which samples the clip cuts; symmetric: PPO with sPPO's interval",
+        choices=get_args(ClipMode),
+    )
+
+
+@dataclass(frozen=True)
+class PPO(_Clipped):
+    r"""The clipped ratio, :math:`\min(A e^r, A\,\mathrm{clip}(e^r, 1-\epsilon, 1+\epsilon))`.
+
+    The operations and their order are those of Stable-Baselines3, so that results agree bit for bit.
+    With ``clip_mode="symmetric"`` the lower bound is :math:`1/(1+\epsilon)`, which is as far from 1 as the
+    upper one in log space. PPO's clip is one-sided by definition, whatever else ``clip_mode`` says.
+    With an ``eta``, MDPO's divergence is subtracted.
+    """
+
+    name = "ppo"
+    title = "PPO"
+    colour = "#0072b2"
+    softmax = False
+    compiled = _Cell.slope
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        epsilon = self.clip_range
+        return (epsilon / (1 + epsilon) if self.clip_mode == "symmetric" else epsilon), epsilon
+
+    def linear(self, sample: Sample) -> Tensor:
+        below, above = self.interval
+        clipped = sample.advantage * sample.ratio.clamp(1 - below, 1 + above)
+        return (sample.advantage * sample.ratio).minimum(clipped)
+
+    def warnings(self) -> list[str]:
+        if self.clip_mode == "symmetric" or self.clip_range < 1:
+            return []
+        return [
+            f"clip_range={self.clip_range:g} puts PPO's lower bound, 1 - clip_range, at or below zero, so "
+            "that it cuts nothing: write clip_range=0.2, say"
+        ]
+
+    @property
+    def label(self) -> str:
+        return "ppo-symmetric" if self.clip_mode == "symmetric" else "ppo"
+
+
+@dataclass(frozen=True)
+class SPPO(_Clipped):
+    r"""sPPO's clipped log-ratio, with :math:`c = \log(1+\epsilon)`.
+
+    - ``"one-sided"``: :math:`\min(A r, A\,\mathrm{clip}(r, -c, c))`. As in PPO, a sample is cut only
+      where it would move further out; one that is outside on the wrong side is pulled back.
+    - ``"two-sided"`` (the formula as printed): :math:`A\,\mathrm{clip}(r, -c, c)`. A sample outside the
+      interval has no gradient, whatever the sign of its advantage, so that nothing pulls it back.
+
+    With an ``eta``, sMDPO's divergence is subtracted.
+    """
+
+    name = "sppo"
+    title = "sPPO"
+    colour = "#e69f00"
+    softmax = True
+    compiled = _Cell.slope
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clip_mode == "symmetric":
+            raise ValueError(
+                'clip_mode="symmetric" is an option of PPO: sPPO\'s interval is symmetric in log space '
+                'already, write clip_mode="one-sided" to cut it as PPO does, or use_softmax=False'
+            )
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        bound = math.log1p(self.clip_range)
+        return bound, bound
+
+    @property
+    def two_sided(self) -> bool:
+        return self.clip_mode == "two-sided"
+
+    def linear(self, sample: Sample) -> Tensor:
+        below, above = self.interval
+        clipped = sample.advantage * sample.log_ratio.clamp(-below, above)
+        return clipped if self.two_sided else (sample.advantage * sample.log_ratio).minimum(clipped)
+
+    def warnings(self) -> list[str]:
+        if not self.two_sided or self.eta is not None:
+            return []
+        return [
+            "the printed two-sided clip does not pull back a policy that has left its interval, and nothing "
+            'else does (it fails on Hopper and Pendulum): write clip_mode="one-sided", or add a divergence '
+            "with eta=1.0, say"
+        ]
+
+
+@dataclass(frozen=True)
+class MDPO(_Cell):
+    r"""Mirror descent, :math:`A e^r - \mathrm{KL}(\pi \| \pi_t) / \eta`, with :func:`reverse_kl`."""
+
+    name = "mdpo"
+    title = "MDPO"
+    colour = "#56b4e9"
+    softmax = False
+    compiled = _Cell.slope
+
+    def linear(self, sample: Sample) -> Tensor:
+        return sample.advantage * sample.ratio
+
+
+@dataclass(frozen=True)
+class SMDPO(_Cell):
+    r"""sMDPO, :math:`A r - \mathrm{KL}(\pi_t \| \pi) / \eta`, with :func:`forward_kl`."""
+
+    name = "smdpo"
+    title = "sMDPO"
+    colour = "#cc79a7"
+    softmax = True
+    compiled = _Cell.slope
+
+    def linear(self, sample: Sample) -> Tensor:
+        return sample.advantage * sample.log_ratio
+
+
+#: (``use_softmax``, whether there is a clip) -> the cell of the table
+_TABLE: dict[tuple[bool, bool], type[Surrogate]] = {
+    (False, True): PPO,
+    (True, True): SPPO,
+    (False, False): MDPO,
+    (True, False): SMDPO,
+}
+
+
+def chosen(parameters: Mapping[str, Any]) -> type[Surrogate]:
+    """The surrogate that an algorithm's parameters choose: by name, or as a cell of the family's table."""
+    name = parameters.get("surrogate")
+    if name is not None:
+        return find(name)
+    clipped = parameters.get("clip_range", 0.2) not in (None, math.inf)
+    return _TABLE[parameters.get("use_softmax", True), clipped]
