@@ -11,7 +11,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
-from sppo.algorithms.finite import RolloutWatch, cannot_act, is_about_numbers
+from sppo.algorithms.finite import finite_inputs
 from sppo.parameters import Parameter, checked
 from sppo.surrogates import PPO, Surrogate
 
@@ -50,21 +50,20 @@ class EngineChoice(OnPolicyAlgorithm):
         except ValueError as error:
             raise ValueError(f'unknown engine: {error}; write engine="auto"') from None
 
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
+        with finite_inputs(self):
+            return super()._setup_learn(*args, **kwargs)
+
     def collect_rollouts(
         self, env: VecEnv, callback: BaseCallback, rollout_buffer: Any, n_rollout_steps: int, *args: Any
     ) -> bool:
         """Fill the rollout buffer, in compiled code where :mod:`sppo.engine` covers the policy."""
-        watch: Any = RolloutWatch(self, callback)
-        engine = self._fast_engine(None)
-        if engine is not None:
-            masks_of = self._mask_source(env, *args)
-            return engine.collect(self, env, watch, rollout_buffer, n_rollout_steps, masks_of)
-        try:
-            return super().collect_rollouts(env, watch, rollout_buffer, n_rollout_steps, *args)
-        except (ValueError, RuntimeError) as error:
-            if not is_about_numbers(error):
-                raise
-            raise cannot_act(self, error) from error
+        with finite_inputs(self):
+            engine = self._fast_engine(None)
+            if engine is not None:
+                masks_of = self._mask_source(env, *args)
+                return engine.collect(self, env, callback, rollout_buffer, n_rollout_steps, masks_of)
+            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps, *args)
 
     def _mask_source(self, env: VecEnv) -> Callable[[VecEnv], np.ndarray] | None:
         """Where the allowed actions come from; ``None`` if all are always allowed."""

@@ -1,10 +1,12 @@
-"""Numbers that are not finite: what is skipped, what is repaired, when training stops, and what is said."""
+"""Numbers that are not finite: what is skipped, what ends the training, and what is said."""
 
 from __future__ import annotations
 
 import math
+import pickle
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -14,11 +16,12 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper, VecMonitor, VecNormalize
 
+import sppo
 from sppo import SPPO, MaskableSPPO, RecurrentSPPO
 from sppo.algorithms import finite
-from sppo.algorithms.finite import MAX_BROKEN_IN_A_ROW, MAX_SKIPPED_IN_A_ROW, NonFiniteError
+from sppo.algorithms.finite import MAX_SKIPPED_IN_A_ROW, NonFiniteError
 from sppo.surrogates import SPPO as Surrogate
 from sppo.surrogates import Sample
 from tests.algorithms.environments import SpaceEnv
@@ -68,10 +71,17 @@ class BrokenEnv(gym.Env):
         reward = self._reward.get(self._life, float(np.sum(action)))
         return self._observe(), reward, False, self._steps >= self._episode, {}
 
+    def mend(self) -> None:
+        self._observation, self._reward = {}, {}
 
-def environments(broken: BrokenEnv, others: int = 2) -> DummyVecEnv:
-    """The broken one is the last."""
-    return DummyVecEnv([*[BrokenEnv] * others, lambda: broken])
+    def action_masks(self) -> np.ndarray:
+        assert isinstance(self.action_space, spaces.Discrete)
+        return np.ones(self.action_space.n, bool)
+
+
+def environments(broken: BrokenEnv) -> DummyVecEnv:
+    """The broken one is the last of three."""
+    return DummyVecEnv([*[lambda: BrokenEnv(action_space=broken.action_space)] * 2, lambda: broken])
 
 
 def all_finite(model: Any) -> bool:
@@ -274,100 +284,169 @@ def test_everything_masked_out() -> None:
     assert set(model.rollout_buffer.actions.flatten()) <= {0, 1, 2, 3}
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered")
-@pytest.mark.parametrize("normalized", [False, True])
+NORMALIZE: dict[str, Callable[[VecEnv], VecEnv]] = {
+    "plain": lambda env: env,
+    "normalized": VecNormalize,
+    "twice": lambda env: VecNormalize(VecNormalize(env, norm_reward=False), norm_obs=False),
+    "below another": lambda env: VecMonitor(VecNormalize(env)),
+}
+
+
+def statistics(env: VecEnv) -> list[np.ndarray]:
+    """Every running number of every ``VecNormalize``."""
+    found: list[np.ndarray] = []
+    while isinstance(env, VecEnvWrapper):
+        if isinstance(env, VecNormalize):
+            moments = [env.ret_rms, *([env.obs_rms] if env.norm_obs else [])]
+            found += [np.array(part) for rms in moments for part in (rms.mean, rms.var, rms.count)]
+            found.append(np.array(env.returns))
+        env = env.venv
+    return found
+
+
+@pytest.mark.parametrize("wrapped", NORMALIZE)
 @pytest.mark.parametrize("value", WORST)
-@pytest.mark.parametrize("cls", [SPPO, RecurrentSPPO])
-def test_a_broken_observation_is_held(cls: Any, value: float, normalized: bool) -> None:
-    """One bad reading: told once, counted, and neither the buffer nor the statistics keep it."""
-    broken = BrokenEnv(observation={7: value})
-    env: Any = environments(broken)
-    if normalized:
-        env = VecNormalize(env)
+@pytest.mark.parametrize(
+    ("what", "named"), [("observation", r"observation\[1\]"), ("reward", "reward")], ids=["obs", "reward"]
+)
+@pytest.mark.parametrize("cls", [SPPO, MaskableSPPO, RecurrentSPPO])
+def test_a_broken_number_ends_training(cls: Any, what: str, named: str, value: float, wrapped: str) -> None:
+    """In the second iteration: the error says which number, weights and statistics are the last good ones."""
+    broken = BrokenEnv(**{what: {39: value}}, action_space=spaces.Discrete(3))
+    env = NORMALIZE[wrapped](environments(broken))
     model = cls("MlpLstmPolicy" if cls is RecurrentSPPO else "MlpPolicy", env, **SMALL, **NET)
-    with pytest.warns(UserWarning, match="the observation of environment 2 is not finite at step 21"):
-        # The logger forgets what it has printed.
-        model.learn(96, log_interval=1000)
+    before: list[Any] = []
+
+    class Remember(BaseCallback):
+        def _on_step(self) -> bool:
+            before[:] = statistics(env), [weights.clone() for weights in self.model.policy.parameters()]
+            return True
+
+    with pytest.raises(NonFiniteError, match=rf"the {named} of environment 2 is {value} at step 117\."):
+        model.learn(960, Remember())
+    assert len(broken.actions) == 39
+    assert model.num_timesteps == 114
+    for kept, number in zip(before[0], statistics(env), strict=True):
+        np.testing.assert_array_equal(kept, number)
+    assert all(th.equal(a, b) for a, b in zip(before[1], model.policy.parameters(), strict=True))
+    # Mended, new episodes start and training goes on.
+    broken.mend()
+    model.learn(96, reset_num_timesteps=False)
+    assert model.num_timesteps == 114 + 96
     assert all_finite(model)
-    assert model.logger.name_to_value["rollout/repaired_steps"] == 1
-    assert model.logger.name_to_value["train/skipped_updates"] == 0
-    assert np.isfinite(model.rollout_buffer.observations).all()
-    assert np.isfinite(np.array(broken.actions)).all()
-    if normalized:
-        assert np.isfinite(env.obs_rms.mean).all()
-        assert np.isfinite(env.normalize_obs(np.ones((3, 3), np.float32))).all()
-    else:
-        observations = model.rollout_buffer.observations.reshape(3, 32, 3)
-        if cls is SPPO:
-            assert observations[2, 7, 1] == observations[2, 6, 1], "held at the value before"
-            assert observations[2, 7, 2] == pytest.approx(0.7), "what was fine is kept"
+    assert "step_wait" not in vars(env)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered")
-@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("wrapped", NORMALIZE)
 @pytest.mark.parametrize("value", WORST)
-def test_a_broken_reward_is_zero(value: float, normalized: bool) -> None:
-    env: Any = environments(BrokenEnv(reward={7: value}))
-    if normalized:
-        env = VecNormalize(env)
+def test_a_broken_first_observation_poisons_nothing(value: float, wrapped: str) -> None:
+    """Of all the first one: refused before the statistics are updated, which would keep a NaN for ever."""
+    env = NORMALIZE[wrapped](environments(BrokenEnv(observation={0: value})))
+    before = statistics(env)
     model = SPPO("MlpPolicy", env, **SMALL, **NET)
-    with pytest.warns(UserWarning, match="the reward of environment 2 is not finite"):
+    with pytest.raises(NonFiniteError, match=rf"observation\[1\] of environment 2 is {value} at step 0"):
         model.learn(96)
+    for kept, number in zip(before, statistics(env), strict=True):
+        np.testing.assert_array_equal(kept, number)
+
+
+@pytest.mark.parametrize("wrapped", NORMALIZE)
+@pytest.mark.parametrize("value", WORST)
+def test_a_broken_last_observation_counts(value: float, wrapped: str) -> None:
+    """The last observation of an episode is not the next one's first, and its value is bootstrapped."""
+
+    class BrokenAtTheEnd(BrokenEnv):
+        def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+            observation, reward, terminated, truncated, info = super().step(action)
+            if truncated:
+                observation[2] = value
+            return observation, reward, terminated, truncated, info
+
+    model = SPPO("MlpPolicy", NORMALIZE[wrapped](environments(BrokenAtTheEnd())), **SMALL, **NET)
+    with pytest.raises(
+        NonFiniteError, match=rf"last observation\[2\] of environment 2 is {value} at step 30"
+    ):
+        model.learn(96)
+
+
+class MixedEnv(gym.Env):
+    """A dictionary of everything that Stable-Baselines3 allows in one, as plain Python values."""
+
+    observation_space = spaces.Dict(
+        {
+            "room": spaces.Discrete(5),
+            "switches": spaces.MultiBinary(2),
+            "place": spaces.Box(-1.0, 1.0, (2,), np.float32),
+        }
+    )
+    action_space = spaces.Discrete(2)
+    action_masks = staticmethod(lambda: np.ones(2, bool))
+
+    def __init__(self, broken_at: int | None = None) -> None:
+        self._life, self._broken_at = 0, broken_at
+
+    def _observe(self) -> dict[str, Any]:
+        place = (0.5, math.nan if self._life == self._broken_at else 0.25)
+        return {"room": self._life % 5, "switches": [0, 1], "place": place}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict]:
+        super().reset(seed=seed)
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict]:
+        self._life += 1
+        return self._observe(), 1.0, False, self._life % 7 == 0, {}
+
+
+@pytest.mark.parametrize("cls", [SPPO, MaskableSPPO, RecurrentSPPO])
+def test_dictionaries_of_plain_python_values(cls: Any) -> None:
+    """Ints, lists and tuples arrive in ``infos`` as they are when an episode ends."""
+    policy = "MultiInputLstmPolicy" if cls is RecurrentSPPO else "MultiInputPolicy"
+    model = cls(policy, DummyVecEnv([MixedEnv] * 2), **SMALL, **NET).learn(128)
     assert all_finite(model)
-    assert model.rollout_buffer.rewards[6, 2] == 0.0
-    assert np.isfinite(model.rollout_buffer.rewards).all()
-    assert model.logger.name_to_value["train/skipped_updates"] == 0
-    if normalized:
-        assert math.isfinite(env.ret_rms.mean)
-        assert math.isfinite(env.ret_rms.var)
-        assert np.isfinite(env.returns).all()
+    broken = DummyVecEnv([MixedEnv, lambda: MixedEnv(broken_at=9)])
+    with pytest.raises(NonFiniteError, match=r"observation 'place'\[1\] of environment 1 is nan at step 18"):
+        cls(policy, broken, **SMALL, **NET).learn(128)
 
 
-def test_discrete_actions_with_broken_observations() -> None:
-    """Upstream dies here with an error of the sampler, hours in."""
-    broken = BrokenEnv(observation={7: math.nan}, action_space=spaces.Discrete(3))
-    env = DummyVecEnv([lambda: broken])
-    with pytest.warns(UserWarning, match="environment 0"):
-        model = SPPO("MlpPolicy", env, **SMALL, **NET).learn(64)
-    assert all_finite(model)
+def test_what_a_wrapper_has_mended_is_accepted() -> None:
+    """Whoever says what a broken number means is believed, below a normalisation and without one."""
+
+    class Mended(VecEnvWrapper):
+        def reset(self) -> Any:
+            return np.nan_to_num(self.venv.reset(), posinf=0.0)
+
+        def step_wait(self) -> Any:
+            observations, rewards, dones, infos = self.venv.step_wait()
+            return np.nan_to_num(observations, posinf=0.0), rewards, dones, infos
+
+    for wrap in NORMALIZE.values():
+        env = wrap(Mended(environments(BrokenEnv(observation={0: math.nan, 7: math.inf}))))
+        assert all_finite(SPPO("MlpPolicy", env, **SMALL, **NET).learn(96))
 
 
-@pytest.mark.parametrize("moment", [0, 10])
-def test_broken_at_reset_and_at_the_end_of_an_episode(moment: int) -> None:
-    """The first observation of all, and the last of an episode whose value is bootstrapped."""
-    env = environments(BrokenEnv(observation={moment: math.nan}))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = SPPO("MlpPolicy", env, **SMALL, **NET).learn(96)
-    assert np.isfinite(model.rollout_buffer.observations).all()
-    assert np.isfinite(model.rollout_buffer.advantages).all()
-    assert model.logger.name_to_value["train/skipped_updates"] == 0
+@pytest.mark.parametrize("backend", ["gymnasium", "subproc"])
+def test_every_way_to_step_environments(backend: Any) -> None:
+    env = sppo.make_vec_env(
+        BrokenEnv, 2, env_kwargs={"reward": {7: math.nan}}, backend=backend, monitor_dir=None
+    )
+    try:
+        with pytest.raises(NonFiniteError, match="the reward of environment 0 is nan at step 14"):
+            SPPO("MlpPolicy", env, **SMALL, **NET).learn(96)
+    finally:
+        env.close()
 
 
-@pytest.mark.filterwarnings("ignore:the .* of environment")
-@pytest.mark.parametrize("what", ["observation", "reward"])
-def test_an_environment_that_stays_broken_ends_training(what: str) -> None:
-    broken = BrokenEnv(**{what: dict.fromkeys(range(20, 10_000), math.nan)})
-    model = SPPO("MlpPolicy", environments(broken), **SMALL, **NET)
-    with pytest.raises(NonFiniteError, match=f"the {what} of environment 2 .* {MAX_BROKEN_IN_A_ROW} steps"):
-        model.learn(100_000)
-    assert len(broken.actions) < 20 + MAX_BROKEN_IN_A_ROW + 5
-    assert all_finite(model)
-    assert model.predict(np.zeros(3, np.float32))[0].shape == (2,)
-
-
-def test_callbacks_still_see_everything() -> None:
-    """The watch passes all calls on, with the repaired values."""
-    seen: list[bool] = []
+def test_callbacks_are_the_users_own() -> None:
+    """Callbacks see the environment as it is, and what they do to it is kept."""
+    seen: list[Any] = []
 
     class Look(BaseCallback):
         def _on_step(self) -> bool:
-            seen.append(bool(np.isfinite(self.locals["new_obs"]).all()))
+            seen.append(self.locals["new_obs"])
             return len(seen) < 20
 
-    with pytest.warns(UserWarning, match="environment 2"):
-        SPPO("MlpPolicy", environments(BrokenEnv(observation={3: math.nan})), **SMALL, **NET).learn(
-            960, Look()
-        )
+    env = VecNormalize(environments(BrokenEnv()))
+    SPPO("MlpPolicy", env, **SMALL, **NET).learn(960, Look())
     assert len(seen) == 20
-    assert all(seen)
+    pickle.loads(pickle.dumps(env))

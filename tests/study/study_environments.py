@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from typing import Any
 
 import gymnasium as gym
@@ -66,10 +67,7 @@ class Fussy(Walk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.simulator = open(os.devnull)  # noqa: SIM115
-
-    def close(self) -> None:
-        self.simulator.close()
+        self.simulator = threading.Lock()
 
 
 class Slow(Walk):
