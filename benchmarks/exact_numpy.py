@@ -41,10 +41,17 @@ class Dense:
         return float(self.d0 @ v), q - v[:, None], d
 
 
-def objective(name: str, pi: Array, pi_t: Array, adv: Array, d: Array) -> float:
+def log_ratio(pi: Array, pi_t: Array, clip: float) -> Array:
+    """log pi/pi_t; the published runs clipped both probabilities to [1e-8, 1 - 1e-8] first."""
+    if clip > 0.0:
+        pi, pi_t = np.clip(pi, clip, 1 - clip), np.clip(pi_t, clip, 1 - clip)
+    return np.log(pi / pi_t)
+
+
+def objective(name: str, pi: Array, pi_t: Array, adv: Array, d: Array, clip: float = 0.0) -> float:
     """J of Table 1."""
     if name == "smdpo":
-        return float((d * (pi_t * adv * np.log(pi / pi_t)).sum(axis=1)).sum())
+        return float((d * (pi_t * adv * log_ratio(pi, pi_t, clip)).sum(axis=1)).sum())
     return float((d * (pi * adv).sum(axis=1)).sum())
 
 
@@ -68,11 +75,11 @@ def objective_gradient(
     return d[:, None] * pi * (adv - (pi * adv).sum(axis=1, keepdims=True))
 
 
-def constraint_gradient(name: str, pi: Array, pi_t: Array, d: Array) -> Array:
+def constraint_gradient(name: str, pi: Array, pi_t: Array, d: Array, clip: float = 0.0) -> Array:
     """∇C of Table 2."""
     if name == "mdpo":
-        log_ratio = np.log(pi / pi_t)
-        return d[:, None] * pi * (log_ratio - (pi * log_ratio).sum(axis=1, keepdims=True))
+        ratio = log_ratio(pi, pi_t, clip)
+        return d[:, None] * pi * (ratio - (pi * ratio).sum(axis=1, keepdims=True))
     return d[:, None] * (pi - pi_t)
 
 
@@ -83,8 +90,8 @@ def hessian(name: str, pi: Array, pi_t: Array, d: Array) -> Array:
     for s in range(states):
         p = pi[s]
         if name == "mdpo":
-            log_ratio = np.log(p / pi_t[s])
-            t = p * (log_ratio - (p * log_ratio).sum() + 1)
+            ratio = np.log(p / pi_t[s])
+            t = p * (ratio - (p * ratio).sum() + 1)
             block = np.diag(t) - np.outer(p, t) - np.outer(t, p) + np.outer(p, p)
         else:
             block = np.diag(p) - np.outer(p, p)
@@ -132,6 +139,7 @@ def line_search(
 ) -> Array:
     """Algorithm 1 with Armijo backtracking (initial 10, decay 0.9, warm start 2)."""
     theta = np.zeros(env.r.shape)
+    clip = 1e-8 if published else 0.0
     values = []
     for _ in range(iterations):
         pi_t = softmax(theta)
@@ -142,13 +150,12 @@ def line_search(
         def score(omega: Array, pi_t: Array = pi_t, adv: Array = adv, d: Array = d) -> float:
             pi = softmax(omega)
             penalty = 0.0 if published else constraint(name, pi, pi_t, d) / eta
-            return objective(name, pi, pi_t, adv, d) - penalty
+            return objective(name, pi, pi_t, adv, d, clip) - penalty
 
         for k in range(m):
             pi = softmax(theta)
-            gradient = (
-                objective_gradient(name, pi, pi_t, adv, d) - constraint_gradient(name, pi, pi_t, d) / eta
-            )
+            pull = constraint_gradient(name, pi, pi_t, d, clip)
+            gradient = objective_gradient(name, pi, pi_t, adv, d) - pull / eta
             here, slope = score(theta), armijo * (gradient**2).sum()
             theta, alpha = backtrack(
                 lambda omega, a, here=here, slope=slope: score(omega) >= here + a * slope,  # type: ignore[misc]

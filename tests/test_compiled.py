@@ -19,7 +19,7 @@ SOLVE = """
 from sppo import exact
 print(float(exact.solve(exact.cliff_world(), "smdpo", "closed_form", iterations=1, eta=0.03).values[0]))
 """
-#: in sppo/exact/_evaluate.py, called from the kernel of another file
+#: in sppo/exact/evaluation.py, called from the kernel of another file
 LINE = "value += start[s] * v[s]"
 
 
@@ -76,7 +76,7 @@ def test_an_edit_of_an_imported_kernel_is_compiled(package: Path) -> None:
     assert float(run(package, SOLVE).stdout) == before
     assert files
     assert kept(package) == files, "an unchanged package was compiled again"
-    edited = package / "exact" / "_evaluate.py"
+    edited = package / "exact" / "evaluation.py"
     text = edited.read_text()
     assert text.count(LINE) == 1
     edited.write_text(text.replace(LINE, "value += 2.0 * start[s] * v[s]"))
@@ -86,8 +86,10 @@ def test_an_edit_of_an_imported_kernel_is_compiled(package: Path) -> None:
 
 
 def test_a_kernel_is_compiled_from_all_that_its_file_imports() -> None:
-    found = {file.relative_to(PACKAGE.resolve()).as_posix() for file in sources(PACKAGE / "exact/_loops.py")}
-    assert {"exact/_loops.py", "exact/_evaluate.py", "compiled.py"} <= found
+    found = {
+        file.relative_to(PACKAGE.resolve()).as_posix() for file in sources(PACKAGE / "exact/outer_loop.py")
+    }
+    assert {"exact/outer_loop.py", "exact/evaluation.py", "compiled.py"} <= found
     assert "exact/solver.py" not in found
     found = {
         file.relative_to(PACKAGE.resolve()).as_posix() for file in sources(PACKAGE / "engine/kernels.py")

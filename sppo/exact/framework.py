@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp, softmax, xlogy
 
-from sppo.exact._types import Array
+from sppo.exact.evaluation import Array
 from sppo.exact.mdp import Evaluation, TabularMDP
 
 #: Probabilities are moved away from zero by this much inside logarithms of the negative entropy's gradient.

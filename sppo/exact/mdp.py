@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from sppo.exact._evaluate import action_values, evaluate_dense
-from sppo.exact._systems import Order, PolicySystem, elimination_order
-from sppo.exact._types import Array
+from sppo.exact.evaluation import Array, action_values, evaluate_dense
+from sppo.exact.linear_systems import Order, PolicySystem, elimination_order
 
 #: Up to so many states a policy is evaluated by the compiled dense factorisation.
 DENSE_LIMIT = 256

@@ -11,7 +11,7 @@ and normalised occupancy of an :class:`~sppo.exact.mdp.Evaluation`, the rows of 
     ppo         Σ_s d(s) Σ_a π_t min(ρA, clip(ρ)A)      none: the clip to [1 - ε, 1 + ε] replaces it
 
 with ρ = p/π_t. The paper writes TRPO's gain with Q; Q - A = V does not depend on θ, so A is used throughout.
-These forms are for reading and for checking; the solvers run compiled ones (:mod:`sppo.exact._inner`), and
+These forms are for reading and for checking; the solvers run compiled ones (:mod:`sppo.exact.kernels`), and
 tests tie the two together.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_softmax
 
-from sppo.exact._types import Array
+from sppo.exact.evaluation import Array
 from sppo.exact.mdp import Evaluation
 
 OBJECTIVES = ("smdpo", "mdpo", "trpo", "ppo")

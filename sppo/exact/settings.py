@@ -7,15 +7,16 @@ form in which the compiled loops take it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sppo.exact import _inner, _loops
-from sppo.exact._inner import Search
-from sppo.exact._types import Array
+from sppo.exact import kernels, outer_loop
+from sppo.exact.evaluation import Array
+from sppo.exact.kernels import Method
 from sppo.exact.mdp import TabularMDP
 
 METHODS = ("closed_form", "fixed", "line_search", "constrained")
@@ -40,31 +41,37 @@ for _name in ("smdpo", "mdpo", "trpo"):
     COMBINATIONS[_name, "constrained"] = (("delta",), {**_SEARCH, "first_step": 1e5, "cutoff": 1e-15})
 
 _REASONS = {
-    (
-        "trpo",
-        "closed_form",
-    ): "its optimality condition is a non-linear system; use fixed, line_search or constrained",
-    ("ppo", "closed_form"): "a clipped objective has no unique maximiser; use fixed",
-    (
-        "ppo",
-        "line_search",
-    ): "there is no divergence to regularise with: the clip keeps the policy close; use fixed",
-    ("ppo", "constrained"): "there is no divergence to constrain: the clip keeps the policy close; use fixed",
-    ("pg", "closed_form"): "the policy gradient is a gradient step; use fixed",
-    (
-        "npg",
-        "fixed",
-    ): "the natural gradient step is the closed form of the direct representation; use closed_form",
-    ("cpi", "fixed"): "conservative policy iteration mixes policies, it follows no gradient; use closed_form",
+    "trpo closed_form": "its optimality condition is a non-linear system; use another method",
+    "ppo closed_form": "a clipped objective has no unique maximiser; use fixed",
+    "ppo line_search": "there is no divergence to regularise with, only a clip; use fixed",
+    "ppo constrained": "there is no divergence to constrain, only a clip; use fixed",
+    "pg closed_form": "the policy gradient is a gradient step; use fixed",
+    "npg fixed": "the natural gradient is the closed form of the direct representation; use closed_form",
+    "cpi fixed": "conservative policy iteration mixes policies, it follows no gradient; use closed_form",
 }
 _STEP_KINDS = {
-    "smdpo": _loops.SMDPO_STEP,
-    "mdpo": _loops.EXPONENTIAL_STEP,
-    "npg": _loops.EXPONENTIAL_STEP,
-    "cpi": _loops.MIXTURE_STEP,
+    "smdpo": outer_loop.SMDPO_STEP,
+    "mdpo": outer_loop.EXPONENTIAL_STEP,
+    "npg": outer_loop.EXPONENTIAL_STEP,
+    "cpi": outer_loop.MIXTURE_STEP,
 }
-_KERNEL_OBJECTIVES = {"smdpo": _inner.SMDPO, "mdpo": _inner.MDPO, "trpo": _inner.TRPO, "ppo": _inner.PPO}
-_ARMIJO_TESTS = {"regularized": _inner.ARMIJO, "published": _inner.ARMIJO_UNREGULARIZED}
+#: the policy gradient is MDPO's with an infinite η
+_OBJECTIVES = {"smdpo": kernels.SMDPO, "trpo": kernels.TRPO, "ppo": kernels.PPO}
+_ARMIJO_TESTS = {"regularized": kernels.ARMIJO, "published": kernels.PUBLISHED}
+
+_Range = tuple[Callable[[float], bool], str]
+_POSITIVE: _Range = (lambda x: 0.0 < x < math.inf, "positive and finite")
+_SHARE: _Range = (lambda x: 0.0 <= x < 1.0, "in [0, 1)")
+_RANGES: dict[str, _Range] = {
+    "epsilon": (lambda x: x > 0.0, "positive"),
+    "floor": _SHARE,
+    "first_step": _POSITIVE,
+    "delta": _POSITIVE,
+    "cutoff": _SHARE,
+    "armijo": _SHARE,
+    "decay": (lambda x: 0.0 < x < 1.0, "in (0, 1)"),
+    "warm_start": (lambda x: 0.0 <= x < math.inf, "a finite factor, or 0 for none"),
+}
 #: α < 0 tells the loops to use the theoretical step size.
 THEORY = -1.0
 
@@ -76,45 +83,51 @@ class Plan:
     objective: str
     method: str
     settings: dict[str, Any]
-    code: int
+    numbers: Method
     inv_eta: Array
-    per_state: bool
-    alpha: float
-    epsilon: float
-    floor: float
-    search: Search
 
 
-def make_plan(mdp: TabularMDP, objective: str, method: str, given: dict[str, Any]) -> Plan:
+def make_plan(mdp: TabularMDP, objective: str, method: str, inner_steps: Any, given: dict[str, Any]) -> Plan:
     """Check the combination and its hyper-parameters (``None`` means not given)."""
     required, optional = _combination(objective, method)
     given = {name: value for name, value in given.items() if value is not None}
     where = f"solve(objective={objective!r}, method={method!r})"
-    unknown = [name for name in given if name not in required and name not in optional]
-    if unknown:
-        raise TypeError(
-            f"{where} takes no {', '.join(unknown)}; it takes {', '.join([*required, *optional])}"
-        )
-    missing = [name for name in required if name not in given]
-    if missing:
+    if unknown := [name for name in given if name not in required and name not in optional]:
+        allowed = ", ".join([*required, *optional])
+        raise TypeError(f"{where} takes no {', '.join(unknown)}; it takes {allowed}")
+    if missing := [name for name in required if name not in given]:
         raise TypeError(f"{where} needs {', '.join(missing)}")
+    if check_count("inner_steps", inner_steps) > 1 and (method == "closed_form" or objective == "pg"):
+        raise ValueError(f"{objective} with {method} makes one update per iteration: inner_steps must be 1")
     settings = {**optional, **given}
-    per_state = isinstance(settings.get("eta"), str)
     inv_eta = _inverse_eta(mdp, objective, settings.get("eta"))
     if method == "closed_form" and objective in ("mdpo", "npg") and not np.all(inv_eta > 0.0):
         raise ValueError("eta must be finite: an infinite one would move all probability at once")
-    alpha = _alpha(mdp, objective, settings.get("alpha"))
-    epsilon = float(settings.get("epsilon", 0.0))
-    if "epsilon" in settings and not epsilon > 0.0:
-        raise ValueError(f"epsilon must be positive, not {settings['epsilon']}")
-    floor = float(settings.get("floor", 0.0))
-    if not 0.0 <= floor < 1.0:
-        raise ValueError(f"floor must be in [0, 1), not {floor}")
-    code = (
-        _STEP_KINDS[objective] if method == "closed_form" else _KERNEL_OBJECTIVES.get(objective, _inner.MDPO)
+    numbers = {}
+    for name in _RANGES.keys() & settings.keys():
+        accepts, meaning = _RANGES[name]
+        numbers[name] = float(settings[name])
+        if not accepts(numbers[name]):
+            raise ValueError(f"{name} must be {meaning}, not {settings[name]}")
+    test = settings.get("armijo_test", "regularized")
+    if test not in _ARMIJO_TESTS:
+        raise ValueError(f"armijo_test must be one of {', '.join(_ARMIJO_TESTS)}, not {test!r}")
+    closed = method == "closed_form"
+    return Plan(
+        objective,
+        method,
+        {**settings, "inner_steps": inner_steps},
+        Method(
+            objective=_STEP_KINDS[objective] if closed else _OBJECTIVES.get(objective, kernels.MDPO),
+            per_state=isinstance(settings.get("eta"), str),
+            inner_steps=int(inner_steps),
+            alpha=_alpha(mdp, objective, settings.get("alpha")),
+            rule=kernels.TRUST_REGION if method == "constrained" else _ARMIJO_TESTS[test],
+            tries=check_count("max_tries", settings.get("max_tries", 1)),
+            **numbers,
+        ),
+        inv_eta,
     )
-    search = _search(method, settings)
-    return Plan(objective, method, settings, code, inv_eta, per_state, alpha, epsilon, floor, search)
 
 
 def _combination(objective: str, method: str) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -123,10 +136,8 @@ def _combination(objective: str, method: str) -> tuple[tuple[str, ...], dict[str
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
     if (objective, method) not in COMBINATIONS:
-        possible = [m for o, m in COMBINATIONS if o == objective]
-        reason = _REASONS.get(
-            (objective, method), f"{objective} is defined for {' and '.join(possible)} only"
-        )
+        possible = " and ".join(m for o, m in COMBINATIONS if o == objective)
+        reason = _REASONS.get(f"{objective} {method}", f"{objective} is defined for {possible} only")
         raise ValueError(f"{objective} with {method} makes no sense: {reason}")
     return COMBINATIONS[objective, method]
 
@@ -172,34 +183,6 @@ def _alpha(mdp: TabularMDP, objective: str, alpha: Any) -> float:
     if objective == "cpi" and alpha > 1.0:
         raise ValueError(f"alpha is the weight of the greedy policy in a mixture, at most 1, not {alpha}")
     return alpha
-
-
-def _search(method: str, settings: dict[str, Any]) -> Search:
-    if method not in ("line_search", "constrained"):
-        return Search(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0)
-    delta = float(settings.get("delta", 0.0))
-    if method == "constrained" and not (math.isfinite(delta) and delta > 0.0):
-        raise ValueError(f"delta must be positive and finite, not {delta}")
-    armijo = float(settings.get("armijo", 0.0))
-    if not 0.0 <= armijo < 1.0:
-        raise ValueError(f"armijo must be in [0, 1), not {armijo}")
-    test = settings.get("armijo_test", "regularized")
-    if test not in _ARMIJO_TESTS:
-        raise ValueError(f"armijo_test must be one of {', '.join(_ARMIJO_TESTS)}, not {test!r}")
-    first_step, decay = float(settings["first_step"]), float(settings["decay"])
-    warm_start, tries = float(settings.get("warm_start", 1.0)), settings["max_tries"]
-    if not (math.isfinite(first_step) and first_step > 0.0):
-        raise ValueError(f"first_step must be positive and finite, not {first_step}")
-    if not 0.0 < decay < 1.0:
-        raise ValueError(f"decay must be in (0, 1), not {decay}")
-    if not (math.isfinite(warm_start) and warm_start >= 0.0):
-        raise ValueError(f"warm_start must be a factor, or 0 for none, not {warm_start}")
-    check_count("max_tries", tries)
-    cutoff = float(settings.get("cutoff", 0.0))
-    if not 0.0 <= cutoff < 1.0:
-        raise ValueError(f"cutoff must be in [0, 1), not {cutoff}")
-    rule = _inner.TRUST_REGION if method == "constrained" else _ARMIJO_TESTS[test]
-    return Search(rule, first_step, delta, cutoff, armijo, decay, warm_start, int(tries), 1e-16)
 
 
 def check_count(name: str, value: Any) -> int:

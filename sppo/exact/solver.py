@@ -9,12 +9,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
-from sppo.exact import _inner, _loops
-from sppo.exact._types import Array
+from sppo.exact import outer_loop
+from sppo.exact.evaluation import Array
 from sppo.exact.framework import FMA
-from sppo.exact.mdp import DENSE_LIMIT, Evaluation, TabularMDP
+from sppo.exact.mdp import DENSE_LIMIT, TabularMDP
 from sppo.exact.settings import Plan, check_count, initial_logits, make_plan
 from sppo.exact.theory import ROUNDING, lower_bound
+
+_HYPER_PARAMETERS = (
+    *("eta", "alpha", "delta", "epsilon", "armijo", "armijo_test", "first_step", "warm_start", "decay"),
+    *("max_tries", "floor", "cutoff"),
+)
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,8 @@ def solve(
     :param epsilon: PPO's clip
     :param armijo: constant c of the Armijo test ℓ(θ + αg) ≥ ℓ(θ) + cα‖g‖²
     :param armijo_test: ``"regularized"`` tests J - C/η, whose gradient g is; ``"published"`` tests J alone,
-        as the published middle row of the ablation did
+        with probabilities clipped to [1e-8, 1 - 1e-8] in logarithms, as the published middle row of the
+        ablation did
     :param first_step: first trial of a line search (default 10); cap of the first trial of ``constrained``
         (1e5)
     :param warm_start: later inner steps start from the last accepted step times this (default 2); 0 for none
@@ -127,36 +133,20 @@ def solve(
     :param certify: also record ℓ_t(θ_{t+1}) (smdpo and mdpo with an η); slower
     """
     check_count("iterations", iterations)
-    check_count("inner_steps", inner_steps)
-    given = {
-        "eta": eta,
-        "alpha": alpha,
-        "delta": delta,
-        "epsilon": epsilon,
-        "armijo": armijo,
-        "armijo_test": armijo_test,
-        "first_step": first_step,
-        "warm_start": warm_start,
-        "decay": decay,
-        "max_tries": max_tries,
-        "floor": floor,
-        "cutoff": cutoff,
-    }
+    given = {name: value for name, value in locals().items() if name in _HYPER_PARAMETERS}
     if isinstance(objective, FMA):
+        check_count("inner_steps", inner_steps)
         return _solve_general(mdp, objective, method, iterations, inner_steps, given, initial_logits, certify)
-    plan = make_plan(mdp, objective, method, given)
-    if inner_steps > 1 and (method == "closed_form" or objective == "pg"):
-        raise ValueError(f"{objective} with {method} makes one update per iteration: inner_steps must be 1")
+    plan = make_plan(mdp, objective, method, inner_steps, given)
     if certify and (objective not in ("smdpo", "mdpo") or "eta" not in plan.settings):
         raise ValueError("certify needs a lower bound: smdpo or mdpo with an eta")
-    return run(mdp, plan, iterations, inner_steps, initial_logits, certify)
+    return run(mdp, plan, iterations, initial_logits, certify)
 
 
 def run(
     mdp: TabularMDP,
     plan: Plan,
     iterations: int,
-    inner_steps: int,
     start: npt.ArrayLike | None = None,
     certify: bool = False,
     record: bool = True,
@@ -164,96 +154,30 @@ def run(
     """Run a validated plan; small MDPs entirely in compiled code. ``record`` keeps inner step sizes."""
     logits = initial_logits(mdp, start, finite=plan.method != "closed_form")
     small = mdp.n_states <= DENSE_LIMIT
-    buffers = _loops.new_buffers(mdp.n_states, mdp.n_actions, plan.inv_eta, dense=small)
-    values = np.empty(iterations)
+    buffers = outer_loop.new_buffers(mdp.n_states, mdp.n_actions, plan.inv_eta, dense=small)
     searches = plan.method in ("line_search", "constrained")
-    columns = (inner_steps if record else 0) if searches else 1
-    used = np.full((iterations, columns), np.nan)
-    bounds = None
+    columns = (plan.numbers.inner_steps if record else 0) if searches else 1
+    values, used = np.empty(iterations), np.full((iterations, columns), np.nan)
+    lowest_value = mdp.reward_range[0] / (1.0 - mdp.gamma)
+    loop, improve = outer_loop.LOOPS[plan.method]
+    bounds = np.empty(iterations) if certify else None
     if small and not certify:
-        _run_compiled(mdp, plan, inner_steps, logits, buffers, values, used)
+        problem = outer_loop.Problem(*mdp.csr, mdp.reward, mdp.start, mdp.gamma, lowest_value)
+        loop(problem, plan.numbers, logits, buffers, values, used)
     else:
-        bounds = _run_stepwise(mdp, plan, inner_steps, logits, buffers, values, used, certify)
+        for t in range(iterations):
+            evaluation = mdp.evaluate_unchecked(softmax(logits, axis=1))
+            values[t] = evaluation.value
+            for name in ("policy", "v", "q", "advantage", "occupancy"):
+                getattr(buffers, name)[...] = getattr(evaluation, name)
+            improve(plan.numbers, lowest_value, logits, buffers, used[t])
+            if bounds is not None:
+                policy, eta = softmax(logits, axis=1), plan.settings["eta"]
+                bounds[t] = lower_bound(mdp, evaluation, policy, objective=plan.objective, eta=eta)
     policy = softmax(logits, axis=1)
     value = mdp.evaluate_unchecked(policy).value
-    settings = {**plan.settings, "inner_steps": inner_steps}
-    return Result(plan.objective, plan.method, settings, values, value, policy, logits, used, bounds, logits)
-
-
-def _problem(mdp: TabularMDP) -> _loops.Problem:
-    lowest = mdp.reward_range[0] / (1.0 - mdp.gamma)
-    return _loops.Problem(*mdp.csr, mdp.reward, mdp.start, mdp.gamma, lowest)
-
-
-def _run_compiled(
-    mdp: TabularMDP,
-    plan: Plan,
-    inner_steps: int,
-    logits: Array,
-    buffers: _loops.Buffers,
-    values: Array,
-    used: Array,
-) -> None:
-    problem = _problem(mdp)
-    if plan.method == "closed_form":
-        _loops.run_closed_form(
-            problem, plan.code, plan.per_state, plan.floor, plan.alpha, logits, buffers, values, used[:, 0]
-        )
-    elif plan.method == "fixed":
-        _loops.run_fixed(
-            problem,
-            plan.code,
-            plan.per_state,
-            plan.epsilon,
-            plan.alpha,
-            inner_steps,
-            logits,
-            buffers,
-            values,
-            used[:, 0],
-        )
-    else:
-        run = _loops.run_armijo if plan.search.rule == _inner.ARMIJO else _loops.run_search
-        run(problem, plan.code, plan.per_state, plan.search, inner_steps, logits, buffers, values, used)
-
-
-def _run_stepwise(
-    mdp: TabularMDP,
-    plan: Plan,
-    inner_steps: int,
-    logits: Array,
-    buffers: _loops.Buffers,
-    values: Array,
-    used: Array,
-    certify: bool,
-) -> Array | None:
-    """The same loop, iteration by iteration: for MDPs too large for the compiled one, and for
-    certificates."""
-    bounds = np.empty(values.size) if certify else None
-    for t in range(values.size):
-        evaluation = mdp.evaluate_unchecked(softmax(logits, axis=1))
-        values[t] = evaluation.value
-        for name in ("policy", "v", "q", "advantage", "occupancy"):
-            getattr(buffers, name)[...] = getattr(evaluation, name)
-        if plan.per_state:
-            _loops.set_per_state(mdp.reward_range[0] / (1.0 - mdp.gamma), buffers)
-        if plan.method == "closed_form":
-            used[t, 0] = _loops.improve_closed_form(plan.code, plan.floor, plan.alpha, logits, buffers)
-        elif plan.method == "fixed":
-            used[t, 0], _ = _loops.improve_fixed(
-                plan.code, plan.epsilon, plan.alpha, inner_steps, logits, buffers
-            )
-        else:
-            improve = _loops.improve_armijo if plan.search.rule == _inner.ARMIJO else _loops.improve_search
-            improve(plan.code, plan.search, inner_steps, logits, buffers, used[t])
-        if bounds is not None:
-            bounds[t] = _bound(mdp, plan, evaluation, logits)
-    return bounds
-
-
-def _bound(mdp: TabularMDP, plan: Plan, evaluation: Evaluation, logits: Array) -> float:
-    return lower_bound(
-        mdp, evaluation, softmax(logits, axis=1), objective=plan.objective, eta=plan.settings["eta"]
+    return Result(
+        plan.objective, plan.method, plan.settings, values, value, policy, logits, used, bounds, logits
     )
 
 

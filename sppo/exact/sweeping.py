@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sppo.exact._types import Array
+from sppo.exact.evaluation import Array
 from sppo.exact.mdp import TabularMDP
 from sppo.exact.settings import check_count, make_plan
 from sppo.exact.solver import run
@@ -106,10 +106,7 @@ def sweep(
     jobs = []
     for setting in product(*axes.values()):
         chosen = {**fixed, **dict(zip(axes, setting, strict=True))}
-        steps = check_count("inner_steps", chosen.pop("inner_steps"))
-        jobs.append((make_plan(mdp, objective, method, chosen), steps))
-    if any(steps > 1 for _, steps in jobs) and (method == "closed_form" or objective == "pg"):
-        raise ValueError(f"{objective} with {method} makes one update per iteration: inner_steps must be 1")
+        jobs.append(make_plan(mdp, objective, method, chosen.pop("inner_steps"), chosen))
 
     final = np.empty(len(jobs))
     curves = np.empty((len(jobs), iterations)) if keep_curves else None
@@ -117,11 +114,10 @@ def sweep(
     candidates: dict[int, Array] = {}
 
     def execute(job: int) -> Array:
-        plan, steps = jobs[job]
-        return run(mdp, plan, iterations, steps, initial_logits, record=False).values
+        return run(mdp, jobs[job], iterations, initial_logits, record=False).values
 
     # the costliest first, so that no thread is left alone with a long run at the end
-    order = sorted(range(len(jobs)), key=lambda job: -jobs[job][1])
+    order = sorted(range(len(jobs)), key=lambda job: -jobs[job].numbers.inner_steps)
     for job, curve in _map(
         execute, order, threads or len(os.sched_getaffinity(0)), progress, f"{objective} {method}"
     ):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sppo.exact._types import Array
+from sppo.exact.evaluation import Array
 from sppo.exact.mdp import Evaluation, TabularMDP
 
 #: Comparisons of exact numbers allow for rounding: this much, relative to the values' range.

@@ -37,6 +37,15 @@ def test_line_search_equals_the_plain_implementation(cliff, plain, name, test):
     assert result.step_sizes.shape == (12, 8)
 
 
+def test_published_line_search_gives_the_published_values(cliff):
+    """J of the published run; without its clipped logarithms the search jumps to J = 0 at once and stays."""
+    settings = {"eta": 0.0625, "armijo": 0.5, "armijo_test": "published"}
+    values = solve(cliff, "smdpo", "line_search", iterations=2000, inner_steps=10, **settings).values
+    published = {1: -1.52, 2: -0.227, 5: -0.102, 10: -0.0536, 1000: 0.0085, 1999: 0.3475}
+    for t, value in published.items():
+        assert values[t] == pytest.approx(value, rel=5e-3)
+
+
 @pytest.mark.parametrize("name", REGULARIZED)
 def test_trust_region_equals_the_plain_implementation(cliff, plain, name):
     """Up to where a pseudo-inverse of singular values near 1e-15 starts to depend on its rounding."""

@@ -4,33 +4,33 @@ import numpy as np
 import pytest
 from numba import njit
 
-from sppo.exact import _simd
+from sppo.exact import vectors
 
 
 @njit
 def _exponentials(x, out):
-    for i in range(0, x.shape[1], _simd.WIDTH):
-        _simd.store(out, 0, i, _simd.exp(_simd.load(x, 0, i)))
+    for i in range(0, x.shape[1], vectors.WIDTH):
+        vectors.store(out, 0, i, vectors.exp(vectors.load(x, 0, i)))
 
 
 @njit
 def _logarithms(x, out):
-    for i in range(0, x.shape[1], _simd.WIDTH):
-        _simd.store(out, 0, i, _simd.log(_simd.load(x, 0, i)))
+    for i in range(0, x.shape[1], vectors.WIDTH):
+        vectors.store(out, 0, i, vectors.log(vectors.load(x, 0, i)))
 
 
 @njit
 def _arithmetic(x, y, out):
-    a, b = _simd.load(x, 0, 0), _simd.load(y, 0, 0)
-    _simd.store(out, 0, 0, (a + 2.0 * b - 1.0 / a) / b)
-    _simd.store(out, 1, 0, _simd.maximum(a, b))
-    _simd.store(out, 2, 0, _simd.where_less(a, b, _simd.splat(1.0), _simd.splat(0.0)))
-    return _simd.total(a), _simd.differs(a, b), _simd.differs(a, a)
+    a, b = vectors.load(x, 0, 0), vectors.load(y, 0, 0)
+    vectors.store(out, 0, 0, (a + 2.0 * b - 1.0 / a) / b)
+    vectors.store(out, 1, 0, vectors.maximum(a, b))
+    vectors.store(out, 2, 0, vectors.where_less(a, b, vectors.splat(1.0), vectors.splat(0.0)))
+    return vectors.total(a), vectors.differs(a, b), vectors.differs(a, a)
 
 
 def _row(*parts):
     x = np.concatenate(parts)
-    return np.append(x, np.full(-x.size % _simd.WIDTH, x[-1]))[None]
+    return np.append(x, np.full(-x.size % vectors.WIDTH, x[-1]))[None]
 
 
 def test_exponential_is_accurate_over_its_range():

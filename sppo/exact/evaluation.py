@@ -7,8 +7,20 @@ never negative, however small. Zeros are skipped, which makes the cost follow th
 
 from __future__ import annotations
 
-from sppo.exact._jit import entry, inlined
-from sppo.exact._types import Array, IntArray
+import numpy as np
+import numpy.typing as npt
+
+from sppo.compiled import njit
+
+Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+#: Called from Python as well as from compiled code; without Python's global lock, IEEE division.
+entry = njit(nogil=True, error_model="numpy")
+#: Called from compiled code only: no wrapper for Python is compiled, which halves the time it takes.
+leaf = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+#: The same, and pasted into its callers.
+inlined = njit(cache=False, nogil=True, error_model="numpy", forceinline=True, no_cpython_wrapper=True)
 
 #: Relative rounding error of an action value: a sum over successors, of values that solve a linear system.
 ROUNDING = 16 * 2.2e-16
@@ -56,7 +68,7 @@ def _solve_transposed(matrix: Array, x: Array) -> None:
                 x[j] -= matrix[i, j] * x[i]
 
 
-@inlined
+@entry
 def action_values(
     indptr: IntArray,
     indices: IntArray,

@@ -22,7 +22,7 @@ import scipy.sparse as sp
 from scipy.sparse import csgraph
 from scipy.sparse import linalg as spla
 
-from sppo.exact._types import Array
+from sppo.exact.evaluation import Array
 
 #: A strong component of more states than this is solved iteratively.
 COMPONENT_LIMIT = 600

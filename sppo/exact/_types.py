@@ -1,9 +1,0 @@
-"""Array types of the exact solvers."""
-
-from __future__ import annotations
-
-import numpy as np
-import numpy.typing as npt
-
-Array = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
