@@ -2,15 +2,17 @@
 
 =======================  ==========================================================================
 ``cells``               runs -> cells: one environment, one algorithm, one setting, several seeds
+``labels``              what an algorithm is called and drawn as, from the registered surrogates
 ``statistics``          estimates with intervals, on arrays
 ``summary``             cells -> the rows of every table
-``curves``, ``figures``  cells and rows -> matplotlib figures in the look of ``style``
-``html``, ``tables``    rows and figures -> ``report.html`` and CSV files
+``curves``, ``figures``  cells and rows -> figures, which ``plots`` makes into files and SVG
+``html``, ``tables``    rows and figures -> pages (from ``templates/``) and CSV files
+``rerun``               the command that runs a cell again
 ``provenance``          command, versions and seeds, which every figure and table carries
 ``events``, ``logdir``  TensorBoard event files, read and written; the runs in a log directory
 ``tensorboard``         a study -> a log directory with layout and hparams
 ``command``             ``python -m sppo report``
-``compare``             ``python -m sppo compare``: any TensorBoard log directory; ``compare_output``
-                        writes its files
+``compare``             ``python -m sppo compare``: any TensorBoard log directory
+``extras``              optional packages, asked for by name
 =======================  ==========================================================================
 """

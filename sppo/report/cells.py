@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sppo.records.runs import STATUSES, Run
-from sppo.records.studies import StudyRecords
+from sppo.report.labels import Look, looks, order_labels, title_of
 
 #: the paper's rows, first in every listing; other environments follow in their order of appearance
 PAPER_ENVIRONMENTS = ("Hopper", "Walker2d", "HalfCheetah", "Ant", "Humanoid")
-NAMES = {"ppo": "PPO", "sppo": "sPPO", "mdpo": "MDPO", "smdpo": "sMDPO", "trpo": "TRPO", "a2c": "A2C"}
-
-#: the parameters of :class:`Setting`, in its order
-AXES = ("n_epochs", "clip_range", "eta")
+#: the parameters of :class:`Setting`, in its order, as the paper writes them
+AXES = {"n_epochs": "m", "clip_range": "ε", "eta": "η"}
+#: points at which the curves of runs that logged at different steps are averaged
+_POINTS = 200
 
 Value = float | int | str | None
 
@@ -46,7 +46,7 @@ class Setting:
 
     @property
     def text(self) -> str:
-        named = (("m", self.n_epochs), ("ε", self.clip_range), ("η", self.eta))
+        named = zip(AXES.values(), astuple(self), strict=True)
         return ", ".join(f"{name}={_plain(value)}" for name, value in named if value is not None) or "default"
 
     @property
@@ -54,8 +54,8 @@ class Setting:
         """The text in characters that are safe in file names and regular expressions."""
         return self.text.replace("ε", "eps").replace("η", "eta").replace(", ", ",")
 
-    def sort_key(self) -> tuple[Any, ...]:
-        return tuple(order_key(value) for value in (self.n_epochs, self.clip_range, self.eta))
+    def sort_key(self) -> tuple[tuple[int, float, str], ...]:
+        return tuple(order_key(value) for value in astuple(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,12 +80,24 @@ class Cell:
 
     @cached_property
     def curves(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Timesteps ``(evaluations,)`` and returns ``(runs, evaluations)`` of the completed runs."""
-        if not self.completed:
+        """Timesteps ``(points,)`` and returns ``(runs, points)`` of the completed runs.
+
+        Runs that were measured at different timesteps are interpolated over the range that all cover.
+        """
+        runs = self.completed
+        if not runs:
             return np.empty(0), np.empty((0, 0))
-        shortest = min(len(run.returns) for run in self.completed)
-        steps = np.mean([run.timesteps[:shortest] for run in self.completed], axis=0)
-        return steps, np.array([run.returns[:shortest] for run in self.completed])
+        steps = np.asarray(runs[0].timesteps, dtype=np.float64)
+        if all(np.array_equal(run.timesteps, steps) for run in runs):
+            return steps, np.array([run.returns for run in runs])
+        first, last = max(run.timesteps[0] for run in runs), min(run.timesteps[-1] for run in runs)
+        steps = np.linspace(first, last, _POINTS) if first < last else np.empty(0)
+        return steps, np.array([np.interp(steps, run.timesteps, run.returns) for run in runs])
+
+    @property
+    def task(self) -> str:
+        """The environment and, where there is one, the setting."""
+        return self.env if self.setting == Setting() else f"{self.env}, {self.setting.text}"
 
     @property
     def n(self) -> int:
@@ -113,75 +125,66 @@ def not_there(cells: Iterable[Cell]) -> str:
     return ", ".join(f"{counts[s]} {s}" for s in STATUSES if counts[s] and s != "completed")
 
 
-def build_cells(study: StudyRecords) -> list[Cell]:
-    """All cells of a study, sorted by environment, setting and label.
+def seeds_of(cells: Iterable[Cell]) -> tuple[int, ...]:
+    """The seeds of the completed runs."""
+    return tuple(sorted({run.seed for cell in cells for run in cell.completed}))
+
+
+def build_cells(runs: Iterable[Run]) -> list[Cell]:
+    """All cells of a study's runs, sorted by environment, setting and label.
 
     Runs whose configuration cannot be read, and runs that are not in the plan, belong to no cell; they
     appear in the list of runs only.
     """
     alike: dict[str, list[Run]] = defaultdict(list)
-    for run in study.runs:
+    for run in runs:
         if run.config and run.status != "unplanned":
             alike[json.dumps({**run.config, "seed": None}, sort_keys=True)].append(run)
-    variants = _variant_keys([runs[0].config for runs in alike.values()])
+    variants = _variant_keys([members[0].config for members in alike.values()])
     groups: dict[tuple[str, str, Setting], list[Run]] = defaultdict(list)
-    for runs in alike.values():
-        first = runs[0]
+    for members in alike.values():
+        first = members[0]
         label = _label(first.config, variants.get(first.algorithm, ()))
-        groups[first.env, label, setting_of(first.config)] += runs
+        groups[first.env, label, setting_of(first.config)] += members
     cells = [
-        Cell(*key, tuple(sorted(runs, key=lambda run: run.seed)), variants.get(runs[0].algorithm, ()))
-        for key, runs in groups.items()
+        Cell(*key, tuple(sorted(members, key=lambda run: run.seed)), variants.get(members[0].algorithm, ()))
+        for key, members in groups.items()
     ]
-    environments = {env: index for index, env in enumerate(order_environments(cell.env for cell in cells))}
-    labels = {label: index for index, label in enumerate(order_labels(cell.label for cell in cells))}
-    cells.sort(key=lambda c: (environments[c.env], c.setting.sort_key(), labels[c.label]))
+    environments = order_environments(cell.env for cell in cells)
+    labels = order_labels(cell.label for cell in cells)
+    cells.sort(key=lambda c: (environments.index(c.env), c.setting.sort_key(), labels.index(c.label)))
     return cells
+
+
+def looks_of(cells: Iterable[Cell]) -> dict[str, Look]:
+    """How each label is called and drawn; by the label alone where its runs are of several kinds."""
+    titles: dict[str, set[str]] = defaultdict(set)
+    for cell in cells:
+        titles[cell.label].add(title_of(cell.label, cell.runs[0].config))
+    return looks(
+        {label: found.pop() if len(found) == 1 else title_of(label, {}) for label, found in titles.items()}
+    )
 
 
 def setting_of(config: Mapping[str, Any]) -> Setting:
     parameters = config.get("parameters")
-    parameters = parameters if isinstance(parameters, dict) else {}
-    return Setting(*(_value(parameters.get(name)) for name in AXES))
-
-
-def display_name(label: str) -> str:
-    """``sppo-one-sided`` -> ``sPPO one-sided``; unknown names stay as they are."""
-    base, bracket, variant = label.partition(" (")
-    head, dash, rest = base.partition("-")
-    if head.lower() not in NAMES:
-        return label
-    return NAMES[head.lower()] + (f" {rest}" if dash else "") + bracket + variant
+    given = parameters if isinstance(parameters, dict) else {}
+    return Setting(*(_value(given.get(name)) for name in AXES))
 
 
 def order_environments(names: Iterable[str]) -> list[str]:
-    seen = list(dict.fromkeys(names))
-
     def rank(name: str) -> int:
         base = name.partition("-v")[0]
         return PAPER_ENVIRONMENTS.index(base) if base in PAPER_ENVIRONMENTS else len(PAPER_ENVIRONMENTS)
 
-    return sorted(seen, key=rank)
-
-
-def order_labels(names: Iterable[str]) -> list[str]:
-    """PPO, then sPPO and its variants, then the others by name."""
-
-    def rank(label: str) -> tuple[int, str]:
-        head = label.split("-")[0].split(" ")[0].lower()
-        known = ("ppo", "sppo", "mdpo", "smdpo", "trpo")
-        return (known.index(head) if head in known else len(known), label)
-
-    return sorted(set(names), key=rank)
+    return sorted(dict.fromkeys(names), key=rank)
 
 
 def order_key(value: Value) -> tuple[int, float, str]:
     """Sorts numbers by value, before text; nothing first."""
     if value is None:
         return (0, 0.0, "")
-    if isinstance(value, str):
-        return (2, 0.0, value)
-    return (1, float(value), "")
+    return (2, 0.0, value) if isinstance(value, str) else (1, float(value), "")
 
 
 def _variant_keys(configs: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
@@ -203,26 +206,20 @@ def _label(config: Mapping[str, Any], variant_keys: Iterable[str]) -> str:
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, str]:
+    """The entries that tell apart what is no axis, in the form ``parameters.gamma``."""
     entries: dict[str, str] = {}
     for name, value in config.items():
-        if name in ("env", "algorithm", "seed"):
-            continue
-        if isinstance(value, dict):
-            for inner, content in value.items():
-                if (name, inner) not in _AXES:
-                    entries[f"{name}.{inner}"] = json.dumps(content, sort_keys=True)
-        else:
-            entries[name] = json.dumps(value, sort_keys=True)
-    return entries
-
-
-_AXES = {("parameters", name) for name in AXES}
+        nested = {f"{name}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else None
+        for key, content in ({name: value} if nested is None else nested).items():
+            entries[key] = json.dumps(content, sort_keys=True)
+    told_apart = {"env", "algorithm", "seed", *(f"parameters.{name}" for name in AXES)}
+    return {name: text for name, text in entries.items() if name not in told_apart}
 
 
 def _value(value: Any) -> Value:
-    if value is None or isinstance(value, (int, float, str)):
-        return value
-    return json.dumps(value, sort_keys=True)
+    return (
+        value if value is None or isinstance(value, int | float | str) else json.dumps(value, sort_keys=True)
+    )
 
 
 def _plain(value: Value) -> str:

@@ -10,40 +10,44 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sppo.report.compare_output import write_outputs
-from sppo.report.events import Series, require_tensorboard
-from sppo.report.logdir import LoggedRun, choose_tag, find_runs
-from sppo.report.provenance import shown_path
-from sppo.report.statistics import (
-    FEW_RUNS,
-    Estimate,
-    difference,
-    interquartile_mean,
-    mean_interval,
-    probability_of_improvement,
-)
-from sppo.report.tables import interval, number, text_table
+from sppo.report.cells import Cell, build_cells, looks_of
+from sppo.report.curves import logged_figure
+from sppo.report.extras import require
+from sppo.report.labels import Look
+from sppo.report.logdir import find_runs, read_logged
+from sppo.report.plots import write_sheet
+from sppo.report.provenance import Provenance, installed, shown_path
+from sppo.report.statistics import FEW_RUNS
+from sppo.report.summary import Comparison, FinalReturn, summarise
+from sppo.report.tables import estimate_columns, shown, text_table, write_csv
+
+_HEADER = (
+    "task", "algorithm", "tag", "runs", "n", "last_step_lowest", "last_step_highest",
+    *(column for name in ("mean", "iqm", "difference", "probability") for column in estimate_columns(name)),
+    "run_names", "versions", "command",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
-    """The runs of one algorithm on one task, and how they compare with the baseline's."""
+class Compared:
+    """The final values of one algorithm on one task, and how they compare with the baseline's."""
 
-    task: str
-    algorithm: str
-    runs: tuple[LoggedRun, ...]
-    series: tuple[Series, ...]
-    finals: tuple[float, ...]
-    last_steps: tuple[int, ...]
-    without_data: int
-    mean: Estimate
-    iqm: Estimate
-    gap: Estimate | None
-    improvement: Estimate | None
+    cell: Cell
+    final: FinalReturn
+    against: Comparison | None
+
+    @property
+    def last_steps(self) -> list[int]:
+        return [int(run.timesteps[-1]) for run in self.cell.completed]
+
+    @property
+    def tally(self) -> str:
+        n, planned = self.cell.n, len(self.cell.runs)
+        return str(n) if n == planned else f"{n} of {planned}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,132 +64,128 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-files", action="store_true", help="print the table only")
     args = parser.parse_args(argv)
     try:
-        require_tensorboard()
-        runs = find_runs(args.logdir)
-        tag, data, problems = choose_tag(runs, args.tag)
-        groups = compare_runs(runs, data, args.baseline, args.step)
+        require("tensorboard", extra="tensorboard")
+        if not args.no_files:
+            require("matplotlib", "jinja2", extra="plot")
+        tag, runs, problems = read_logged(find_runs(args.logdir), args.tag, args.step)
+        rows = compare_cells(build_cells(runs), args.baseline)
     except (FileNotFoundError, LookupError, ModuleNotFoundError) as error:
         print(f"error: {error.args[0] if error.args else error}", file=sys.stderr)
         return 2
-    notes = [*problems, *_notes(groups, args.baseline, args.step)]
-    print(f"{tag}, {f'at step {args.step}' if args.step else 'last value of each run'}\n")
-    print(_table(groups))
+    notes = [*problems, *_notes(rows, args.baseline, args.step)]
+    print(f"{tag}, {'last value of each run' if args.step is None else f'at step {args.step}'}\n")
+    print(_table(rows))
     for note in notes:
         print(f"note: {note}")
     if not args.no_files:
         command = f"python -m sppo compare {shown_path(args.logdir)} --baseline {args.baseline}"
         command += f" --tag {args.tag}" if args.tag else ""
-        command += f" --step {args.step}" if args.step else ""
-        for path in write_outputs(groups, tag, notes, args.out or args.logdir, command):
+        command += "" if args.step is None else f" --step {args.step}"
+        for path in _write(rows, tag, notes, args.out or args.logdir, command):
             print(shown_path(path))
     return 0
 
 
-def compare_runs(
-    runs: Sequence[LoggedRun], data: dict[str, Series], baseline: str, step: int | None = None
-) -> list[Group]:
-    """Final values of each algorithm on each task, the baseline first.
+def compare_cells(cells: Sequence[Cell], baseline: str) -> list[Compared]:
+    """Each algorithm on each task, the baseline first.
 
-    :param data: run name -> its scalar; runs without one are counted, not averaged
     :param baseline: algorithm to compare with, whatever its case
-    :param step: take the last value up to this step; runs that did not get there do not count
+    :raises LookupError: if there is no run of it
     """
-    cells: dict[tuple[str, str], list[LoggedRun]] = {}
-    for run in runs:
-        cells.setdefault((run.task, run.algorithm), []).append(run)
-    finals = {key: _finals(members, data, step) for key, members in cells.items()}
-    groups = []
-    tasks = sorted({task for task, _ in cells})
-    for task in tasks:
-        names = sorted(name for other, name in cells if other == task)
-        names.sort(key=lambda name: name.lower() != baseline.lower())
-        reference = finals[task, names[0]][0] if names[0].lower() == baseline.lower() else []
-        for name in names:
-            own = reference if name.lower() != baseline.lower() else []
-            groups.append(_group(task, name, cells[task, name], data, finals[task, name], own))
-    return groups
+    names = list(dict.fromkeys(cell.label.partition(" (")[0] for cell in cells))
+    baselines = [name for name in names if name.lower() == baseline.lower()]
+    if not baselines:
+        raise LookupError(f"--baseline {baseline}: the runs are of {', '.join(names)}")
+    summary = summarise(cells, baselines)
+    against = {row.cells[0]: row for row in summary.comparisons if row.env is not None}
+    rows = [Compared(row.cell, row, against.get(row.cell)) for row in summary.finals]
+    tasks = list(dict.fromkeys(cell.task for cell in cells))
+    return sorted(rows, key=lambda row: (tasks.index(row.cell.task), not _is_baseline(row.cell, baseline)))
 
 
-def _finals(
-    runs: Sequence[LoggedRun], data: dict[str, Series], step: int | None
-) -> tuple[list[float], list[int]]:
-    values, steps = [], []
-    for run in runs:
-        series = data.get(run.name)
-        if series is None or (step is not None and series.steps[-1] < step):
-            continue
-        at = len(series) - 1 if step is None else int((series.steps <= step).sum()) - 1
-        if at >= 0:
-            values.append(float(series.values[at]))
-            steps.append(int(series.steps[at]))
-    return values, steps
+def _is_baseline(cell: Cell, baseline: str) -> bool:
+    return cell.label.partition(" (")[0].lower() == baseline.lower()
 
 
-def _group(
-    task: str,
-    name: str,
-    runs: Sequence[LoggedRun],
-    data: dict[str, Series],
-    finals: tuple[list[float], list[int]],
-    reference: Sequence[float],
-) -> Group:
-    values, steps = finals
-    nothing = Estimate(float("nan"))
-    compared = bool(values and reference)
-    return Group(
-        task=task,
-        algorithm=name,
-        runs=tuple(runs),
-        series=tuple(data[run.name] for run in runs if run.name in data),
-        finals=tuple(values),
-        last_steps=tuple(steps),
-        without_data=len(runs) - len(values),
-        mean=Estimate(*(float(bound) for bound in mean_interval(values))) if values else nothing,
-        iqm=interquartile_mean([values]) if values else nothing,
-        gap=difference(values, reference) if compared else None,
-        improvement=probability_of_improvement([values], [reference]) if compared else None,
-    )
-
-
-def _table(groups: Sequence[Group]) -> str:
+def _table(rows: Sequence[Compared]) -> str:
     header = ["algorithm", "n", "final, 95 % interval", "minus baseline", "P(better)"]
-    several = len({group.task for group in groups}) > 1
-    rows = []
-    for group in groups:
-        n = str(len(group.finals)) + (f" of {len(group.runs)}" if group.without_data else "")
-        name = f"{group.task}: {group.algorithm}" if several else group.algorithm
-        rows.append([name, n, _text(group.mean), _text(group.gap), _text(group.improvement, 2)])
-    return text_table(header, rows)
+    several = len({row.cell.task for row in rows}) > 1
+    lines = []
+    for row in rows:
+        name = f"{row.cell.task}: {row.cell.label}" if several else row.cell.label
+        gap, better = (row.against.difference, row.against.improvement) if row.against else (None, None)
+        lines.append([name, row.tally, shown(row.final.mean), shown(gap), shown(better, 2)])
+    return text_table(header, lines)
 
 
-def _text(estimate: Estimate | None, digits: int | None = None) -> str:
-    if estimate is None:
-        return ""
-    return f"{number(estimate.value, digits)} {interval(estimate, digits)}".rstrip()
-
-
-def _notes(groups: Sequence[Group], baseline: str, step: int | None) -> list[str]:
+def _notes(rows: Sequence[Compared], baseline: str, step: int | None) -> list[str]:
     notes: list[str] = []
-    for task in dict.fromkeys(group.task for group in groups):
-        own = [group for group in groups if group.task == task]
+    for task in dict.fromkeys(row.cell.task for row in rows):
+        own = [row for row in rows if row.cell.task == task]
         where = f"{task}: " if task else ""
-        if not any(group.algorithm.lower() == baseline.lower() for group in own):
-            names = ", ".join(group.algorithm for group in own)
+        if not any(_is_baseline(row.cell, baseline) for row in own):
+            names = ", ".join(row.cell.label for row in own)
             notes.append(f"{where}no run of the baseline {baseline!r} (found: {names})")
-        steps = [value for group in own for value in group.last_steps]
+        steps = [value for row in own for value in row.last_steps]
         if step is None and steps and min(steps) < 0.95 * max(steps):
             text = f"{where}runs end between step {min(steps)} and {max(steps)}"
             notes.append(f"{text}; --step {min(steps)} compares them at the same one")
-        single = [group.algorithm for group in own if len(group.finals) == 1]
+        single = [row.cell.label for row in own if row.cell.n == 1]
         if single:
             notes.append(f"{where}one run of {', '.join(single)}: no interval, a difference may be chance")
-        elif any(1 < len(group.finals) < FEW_RUNS for group in own):
+        elif any(1 < row.cell.n < FEW_RUNS for row in own):
             text = f"fewer than {FEW_RUNS} runs: the interval of P(better) is too narrow on average"
             notes.append(where + text)
-    for group in groups:
-        if group.without_data:
-            name = f"{group.task}: {group.algorithm}" if group.task else group.algorithm
-            notes.append(
-                f"{name}: {group.without_data} of {len(group.runs)} runs have no value and do not count"
-            )
+        for row in own:
+            lost = len(row.cell.runs) - row.cell.n
+            if lost:
+                text = f"{lost} of {len(row.cell.runs)} runs have no value and do not count"
+                notes.append(f"{where}{row.cell.label}: {text}")
     return notes
+
+
+def _write(rows: Sequence[Compared], tag: str, notes: Sequence[str], out: Path, command: str) -> list[Path]:
+    """Write ``compare.csv``, ``compare.png`` and ``compare.html``; returns their paths."""
+    from sppo.report import html
+
+    out.mkdir(parents=True, exist_ok=True)
+    provenance = Provenance(command, installed("sppo", "tensorboard", "numpy", "matplotlib"))
+    looks = looks_of(row.cell for row in rows)
+    plot = logged_figure([row.cell for row in rows], looks, tag)
+    count = sum(len(row.cell.runs) for row in rows)
+    footer = f"Made by: {command} | {provenance.versions} | {count} runs, seeds are not in event files"
+    write_csv(out / "compare.csv", _HEADER, (_csv_row(row, tag, provenance) for row in rows))
+    tasks: dict[str, list[list[str]]] = {}
+    for row in rows:
+        tasks.setdefault(row.cell.task, []).append(_html_row(row, looks))
+    curves = html.shown(plot, footer)
+    page = html.render(
+        "compare.html", f"Comparison by {tag}", [curves], tasks=tasks, notes=notes, curves=curves
+    )
+    (out / "compare.html").write_text(page, encoding="utf-8")
+    return [*write_sheet(plot, out, footer, formats=("png",)), out / "compare.csv", out / "compare.html"]
+
+
+def _csv_row(row: Compared, tag: str, provenance: Provenance) -> tuple[object, ...]:
+    cell, nothing = row.cell, (None, None, None)
+    ends = (min(row.last_steps), max(row.last_steps)) if cell.n else (None, None)
+    gap, better = (row.against.difference, row.against.improvement) if row.against else (None, None)
+    return (
+        cell.task, cell.label, tag, len(cell.runs), cell.n, *ends, *row.final.mean, *row.final.iqm,
+        *(gap or nothing), *(better or nothing), " ".join(run.hash for run in cell.runs),
+        provenance.versions, provenance.command,
+    )  # fmt: skip
+
+
+def _html_row(row: Compared, looks: Mapping[str, Look]) -> list[str]:
+    from sppo.report import html
+
+    n, ends = row.cell.n, row.last_steps
+    return [
+        looks[row.cell.label].title,
+        html.estimate(row.final.mean) if n else html.alarm("no value"),
+        html.estimate(row.against.difference if row.against else None),
+        html.estimate(row.against.improvement if row.against else None, 2),
+        row.tally if n == len(row.cell.runs) else html.alarm(row.tally),
+        f"{min(ends):,} to {max(ends):,}" if n else "–",
+    ]

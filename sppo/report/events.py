@@ -38,14 +38,6 @@ class Series:
         return len(self.steps)
 
 
-def require_tensorboard() -> None:
-    """Raise an error that names the extra."""
-    try:
-        import tensorboard  # noqa: F401
-    except ImportError as error:
-        raise ModuleNotFoundError('event files need tensorboard: pip install "sppo[tensorboard]"') from error
-
-
 def read_scalars(directory: Path, tags: Collection[str]) -> tuple[dict[str, Series], list[str]]:
     """The wanted scalars of all event files in a directory, and what was wrong with the files.
 

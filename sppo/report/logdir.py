@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from sppo.records import run_files
-from sppo.report.cells import setting_of
+from sppo.records.run_files import read_config
+from sppo.records.runs import Run
 from sppo.report.events import Series, read_scalars
 
 #: the scalar that a report's log directory has a run's evaluations under
@@ -26,30 +28,42 @@ _NUMBERED = re.compile(r"(?P<algorithm>.+?)[_-]\d+")
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A directory with event files."""
+    """A directory with event files, and the configuration of its run: of a study's, or by its name."""
 
     name: str
-    task: str
-    algorithm: str
     path: Path
+    config: Mapping[str, Any]
 
 
 def find_runs(logdir: Path) -> list[LoggedRun]:
     """All runs below a directory, by name; a study's runs get the names of their configurations."""
     if not logdir.is_dir():
         raise FileNotFoundError(f"no log directory {logdir}")
-    runs = []
+    paths = []
     for folder, below, files in os.walk(logdir, followlinks=True):
         # a report inside the directory repeats its runs
         below[:] = [name for name in below if not Path(folder, name, MARKER).exists()]
         if any("tfevents" in file and not file.endswith(BOOKKEEPING_SUFFIX) for file in files):
-            runs.append(_logged_run(logdir, Path(folder)))
-    if not runs:
+            paths.append(Path(folder))
+    if not paths:
         raise FileNotFoundError(f"no TensorBoard event files in {logdir}")
-    if len({run.task for run in runs}) > 1 and all("/" in run.task for run in runs):
-        shared = os.path.commonpath([run.task for run in runs])
-        runs = [replace(run, task=run.task.removeprefix(shared).lstrip("/")) for run in runs]
-    return sorted(runs, key=lambda run: _natural(run.name))
+    paths.sort(key=lambda path: _natural(path.relative_to(logdir).as_posix()))
+    named = {path: split_name(path.relative_to(logdir).as_posix()) for path in paths}
+    tasks = {task for task, _ in named.values()}
+    shared = os.path.commonpath(tasks) if len(tasks) > 1 and all("/" in task for task in tasks) else ""
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    runs = []
+    for path, (task, algorithm) in named.items():
+        config = _study_config(path)
+        if config is None:
+            if path == logdir:
+                algorithm = split_name(path.resolve().name)[1]
+            number = counts[task, algorithm]
+            counts[task, algorithm] += 1
+            task = task.removeprefix(shared).lstrip("/")
+            config = {"env": task, "algorithm": algorithm, "seed": number}
+        runs.append(LoggedRun(path.relative_to(logdir).as_posix(), path, config))
+    return runs
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -63,16 +77,18 @@ def split_name(name: str) -> tuple[str, str]:
     return "/".join(parts[:-1]), numbered["algorithm"] if numbered else parts[-1]
 
 
-def choose_tag(runs: Sequence[LoggedRun], wanted: str | None) -> tuple[str, dict[str, Series], list[str]]:
-    """The scalar that is compared, its series by run name, and problems with the files.
+def read_logged(
+    logged: Sequence[LoggedRun], wanted: str | None, step: int | None
+) -> tuple[str, list[Run], list[str]]:
+    """The scalar that is compared, the runs as those of a study, and problems with the files.
 
     All runs are compared by one scalar: the first of :data:`REWARD_TAGS` that all of them have, or that
-    most of them have.
+    most of them have. A run that has no value, or none at ``step``, is ``missing``.
     """
     tags = (wanted,) if wanted else REWARD_TAGS
     found: dict[str, dict[str, Series]] = {tag: {} for tag in tags}
     problems = []
-    for run in runs:
+    for run in logged:
         series, faults = read_scalars(run.path, tags)
         problems += [f"{run.name}/{fault}" for fault in faults]
         for tag, values in series.items():
@@ -80,21 +96,28 @@ def choose_tag(runs: Sequence[LoggedRun], wanted: str | None) -> tuple[str, dict
     best = max(tags, key=lambda tag: len(found[tag]))
     if not found[best]:
         raise LookupError(f"no run has the scalar {' or '.join(tags)}; --tag names another one")
-    return best, found[best], problems
+    ends = [int(series.steps[-1]) for series in found[best].values()]
+    if step is not None and step > max(ends):
+        raise LookupError(f"--step {step}: the runs end between step {min(ends)} and {max(ends)}")
+    return best, [_as_run(run, found[best].get(run.name), step) for run in logged], problems
 
 
-def _logged_run(logdir: Path, path: Path) -> LoggedRun:
-    name = path.relative_to(logdir).as_posix()
+def _as_run(logged: LoggedRun, series: Series | None, step: int | None) -> Run:
+    counts = series is not None and (step is None or series.steps[0] <= step <= series.steps[-1])
+    if series is None or not counts:
+        return Run(logged.name, logged.config, "missing", path=logged.path)
+    kept = len(series) if step is None else int((series.steps <= step).sum())
+    run = Run(logged.name, logged.config, "completed", path=logged.path)
+    return replace(run, timesteps=series.steps[:kept], returns=series.values[:kept])
+
+
+def _study_config(path: Path) -> Mapping[str, Any] | None:
+    """The configuration of the study's run that a directory lies in."""
     for parent in (path, *path.parents[:2]):
-        config = run_files.read_config(parent) or {}
-        if {"env", "algorithm", "seed"} <= config.keys():
-            return LoggedRun(
-                name, f"{config['env']}, {setting_of(config).text}", str(config["algorithm"]), path
-            )
-    task, algorithm = split_name(name)
-    if name == ".":
-        algorithm = split_name(path.resolve().name)[1]
-    return LoggedRun(name, task, algorithm, path)
+        config = read_config(parent)
+        if config is not None and {"env", "algorithm", "seed"} <= config.keys():
+            return config
+    return None
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 from collections import defaultdict
 from collections.abc import Iterable
@@ -46,10 +47,8 @@ def installed(*packages: str) -> str:
     """``name version`` of installed packages, for the programs that made a file."""
     parts = []
     for package in packages:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             parts.append(f"{package} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return ", ".join(parts)
 
 
@@ -63,14 +62,12 @@ def shown_path(path: Path) -> str:
 
 def seeds_text(seeds: Iterable[int]) -> str:
     """Sorted seeds with runs of three or more contracted: ``0-4, 7``."""
-    ordered = sorted(set(seeds))
     groups: list[list[int]] = []
-    for seed in ordered:
+    for seed in sorted(set(seeds)):
         if groups and seed == groups[-1][-1] + 1:
             groups[-1].append(seed)
         else:
             groups.append([seed])
-    parts = []
-    for group in groups:
-        parts += [f"{group[0]}-{group[-1]}"] if len(group) > 2 else [str(seed) for seed in group]
-    return ", ".join(parts)
+    return ", ".join(
+        f"{group[0]}-{group[-1]}" if len(group) > 2 else ", ".join(map(str, group)) for group in groups
+    )

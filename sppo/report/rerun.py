@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
+from sppo.records.subset import format_seeds
 from sppo.report.cells import AXES, Cell
 from sppo.report.provenance import shown_path
 
@@ -28,20 +28,12 @@ def rerun_command(cell: Cell, study_file: str) -> str:
     if not study_file or not cell.n:
         return ""
     first = cell.completed[0]
-    parameters = first.config["parameters"]
     words = ["python", "-m", "sppo", "study", "run", study_file, "--env", cell.env]
     words += ["--algorithm", first.algorithm]
-    names = [name for name in AXES if parameters.get(name) is not None]
+    names = [name for name in AXES if first.parameters.get(name) is not None]
     names += [name.removeprefix("parameters.") for name in cell.varied if name.startswith("parameters.")]
     for name in names:
-        value = parameters[name]
+        value = first.parameters[name]
         text = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
         words += ["--where", f"{name}={text}"]
-    return shlex.join([*words, "--seeds", _seeds([run.seed for run in cell.completed])])
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    """``0:5`` for 0 to 4, else ``0,2,7``."""
-    ordered = sorted(seeds)
-    together = len(ordered) > 1 and ordered == list(range(ordered[0], ordered[-1] + 1))
-    return f"{ordered[0]}:{ordered[-1] + 1}" if together else ",".join(map(str, ordered))
+    return shlex.join([*words, "--seeds", format_seeds({run.seed for run in cell.completed})])

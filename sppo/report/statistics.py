@@ -47,6 +47,9 @@ class Estimate:
     def has_interval(self) -> bool:
         return bool(np.isfinite(self.low) and np.isfinite(self.high))
 
+    def __iter__(self) -> Iterator[float]:
+        return iter((self.value, self.low, self.high))
+
 
 def mean_interval(samples: ArrayLike, confidence: float = CONFIDENCE) -> tuple[Array, Array, Array]:
     r"""Mean over the first axis and its Student-t interval, :math:`\bar x \pm t_{n-1} s / \sqrt n`.
@@ -62,6 +65,13 @@ def mean_interval(samples: ArrayLike, confidence: float = CONFIDENCE) -> tuple[A
         return mean, nothing, nothing
     half = _t_quantile(n - 1, confidence) * x.std(axis=0, ddof=1) / np.sqrt(n)
     return mean, mean - half, mean + half
+
+
+def mean_estimate(values: ArrayLike) -> Estimate:
+    """Mean of single values and its Student-t interval; not a number without any."""
+    if not np.size(values):
+        return Estimate(float("nan"))
+    return Estimate(*(float(bound) for bound in mean_interval(values)))
 
 
 def difference(x: ArrayLike, y: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:

@@ -9,141 +9,158 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sppo.report.cells import Cell, Setting, order_key, order_labels
+from sppo.report.cells import Cell, Setting, Value, order_key, seeds_of
+from sppo.report.labels import order_labels
 from sppo.report.statistics import (
+    Array,
     Estimate,
     difference,
     interquartile_mean,
-    mean_interval,
+    mean_estimate,
     performance_profile,
     probability_of_improvement,
 )
 
 #: direct-representation algorithms that the others are compared with, where both ran the same setting
-BASELINES = ("ppo", "mdpo")
+DEFAULT_BASELINES = ("ppo", "mdpo")
 THRESHOLDS = np.linspace(0, 1, 101)
 
 Task = tuple[str, Setting]
+Pair = tuple[Cell, Cell]
+#: environment -> lowest and highest final return
+Bounds = dict[str, tuple[float, float]]
+#: what a reader must know about a number -> where it holds
+Notes = dict[str, list[str]]
 
 
-class Note(NamedTuple):
-    """What a reader must know about a number, and where it holds."""
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A number over some cells, which say how many runs are behind it."""
 
-    text: str
-    where: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return seeds_of(self.cells)
+
+    @property
+    def n(self) -> int:
+        return sum(cell.n for cell in self.cells)
+
+    @property
+    def least_runs(self) -> int:
+        return min(cell.n for cell in self.cells)
 
 
-@dataclass(frozen=True)
-class FinalReturn:
+@dataclass(frozen=True, eq=False)
+class FinalReturn(Row):
     """Final returns of one cell: mean with Student-t interval, interquartile mean with bootstrap one."""
 
-    cell: Cell
     mean: Estimate
     iqm: Estimate
     low: float
     high: float
 
     @property
-    def seeds(self) -> tuple[int, ...]:
-        return _seeds([self.cell])
+    def cell(self) -> Cell:
+        return self.cells[0]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """An algorithm against its baseline on one task, or pooled over several (``env`` or setting empty).
+@dataclass(frozen=True, eq=False)
+class Comparison(Row):
+    """An algorithm against its baseline on one task, or pooled over several (then ``env`` is ``None``).
 
     ``difference`` is of mean final returns and given for single tasks only, where the scale is one.
     """
 
     label: str
     baseline: str
-    env: str
+    env: str | None
     setting: str
-    n: int
-    n_baseline: int
-    tasks: int
-    least_runs: int
     difference: Estimate | None
     improvement: Estimate
-    seeds: tuple[int, ...]
+
+    @property
+    def tasks(self) -> int:
+        return len(self.cells) // 2
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """How many runs of the algorithm, and of its baseline."""
+        mine = sum(cell.n for cell in self.cells[: self.tasks])
+        return mine, self.n - mine
 
 
-@dataclass(frozen=True)
-class Aggregate:
+@dataclass(frozen=True, eq=False)
+class Aggregate(Row):
     """Interquartile mean of normalised final returns over the tasks that all shown algorithms have."""
 
     label: str
     setting: Setting | None
-    tasks: int
-    runs: int
-    least_runs: int
     iqm: Estimate
-    seeds: tuple[int, ...]
+
+    @property
+    def where(self) -> str:
+        return self.setting.text if self.setting else "all settings"
 
 
 @dataclass(frozen=True, eq=False)
-class Profile:
+class Profile(Row):
     """Fraction of runs above each of :data:`THRESHOLDS`, for one algorithm at one m."""
 
     label: str
-    n_epochs: Any
-    tasks: int
-    runs: int
-    least_runs: int
-    value: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    seeds: tuple[int, ...]
+    n_epochs: Value
+    value: Array
+    low: Array
+    high: Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Summary:
-    """Everything a report shows, computed once."""
+    """Everything that a report states, and what has to be said about it."""
 
     cells: tuple[Cell, ...]
     finals: tuple[FinalReturn, ...]
     comparisons: tuple[Comparison, ...]
     aggregates: tuple[Aggregate, ...]
     profiles: tuple[Profile, ...]
-    bounds: dict[str, tuple[float, float]]
+    bounds: Bounds
     notes: tuple[str, ...]
 
 
-def summarise(cells: Sequence[Cell], baselines: Sequence[str] = BASELINES) -> Summary:
+def summarise(cells: Sequence[Cell], baselines: Sequence[str] = DEFAULT_BASELINES) -> Summary:
     """All tables of a study's cells."""
-    grid = [cell for cell in cells if cell.setting.on_grid]
     bounds = normalisation_bounds(cells)
-    notes: list[Note] = []
-    aggregates = _aggregates(grid, bounds, notes)
-    profiles = _profiles(grid, bounds, notes)
+    notes: Notes = {}
+    aggregates = _aggregates(cells, bounds, notes)
+    profiles = _profiles(cells, bounds, notes)
     for cell in cells:
         restarted = sum(run.episode_restarts > 0 for run in cell.completed)
         if restarted:
             # such a run is not the one that would have come out without the interruption
             where = f"{restarted} of {cell.n}: {cell.env}, {cell.label}, {cell.setting.text}"
-            notes.append(Note("runs that were interrupted and had to start their episodes again", where))
-    flat = [env for env, (low, high) in bounds.items() if low == high]
-    if flat:
-        notes += [Note("all final returns are equal, there is no normalised score", env) for env in flat]
+            _note(notes, "runs that were interrupted and had to start their episodes again", where)
+    for env, (low, high) in bounds.items():
+        if low == high:
+            _note(notes, "all final returns are equal, there is no normalised score", env)
+    comparisons = _comparisons(cells, baselines, notes)
     return Summary(
         cells=tuple(cells),
         finals=tuple(_final_return(cell) for cell in cells),
-        comparisons=tuple(_comparisons(cells, baselines, notes)),
+        comparisons=tuple(comparisons),
         aggregates=tuple(aggregates),
         profiles=tuple(profiles),
         bounds=bounds,
-        notes=_merge(notes),
+        notes=tuple(_merged(text, where) for text, where in notes.items()),
     )
 
 
-def normalisation_bounds(cells: Iterable[Cell]) -> dict[str, tuple[float, float]]:
+def normalisation_bounds(cells: Iterable[Cell]) -> Bounds:
     """Lowest and highest final return of any completed run, per environment."""
-    bounds: dict[str, tuple[float, float]] = {}
+    bounds: Bounds = {}
     for cell in cells:
         if cell.n:
             low, high = bounds.get(cell.env, (np.inf, -np.inf))
@@ -151,21 +168,27 @@ def normalisation_bounds(cells: Iterable[Cell]) -> dict[str, tuple[float, float]
     return bounds
 
 
+def counterpart(label: str, baseline: str, labels: Iterable[str]) -> str | None:
+    """The baseline's label, preferably of the same variant (``sppo (gamma=1)``: ``ppo (gamma=1)``)."""
+    _, bracket, variant = label.partition(" (")
+    known = set(labels)
+    return next((name for name in (baseline + bracket + variant, baseline) if name in known), None)
+
+
 def _final_return(cell: Cell) -> FinalReturn:
     nan = float("nan")
     if not cell.n:
-        return FinalReturn(cell, Estimate(nan), Estimate(nan), nan, nan)
-    mean = Estimate(*(float(bound) for bound in mean_interval(cell.finals)))
-    iqm = interquartile_mean([cell.finals])
-    return FinalReturn(cell, mean, iqm, float(cell.finals.min()), float(cell.finals.max()))
+        return FinalReturn((cell,), Estimate(nan), Estimate(nan), nan, nan)
+    low, high = float(cell.finals.min()), float(cell.finals.max())
+    return FinalReturn((cell,), mean_estimate(cell.finals), interquartile_mean([cell.finals]), low, high)
 
 
-def _comparisons(cells: Sequence[Cell], baselines: Sequence[str], notes: list[Note]) -> list[Comparison]:
+def _comparisons(cells: Sequence[Cell], baselines: Sequence[str], notes: Notes) -> list[Comparison]:
     found: list[Comparison] = []
     by_label = _by_label(cells)
     for label, mine in by_label.items():
         for baseline in baselines:
-            against = _counterpart(label, baseline, by_label)
+            against = counterpart(label, baseline, by_label)
             if against is None or label.partition(" (")[0] in baselines:
                 continue
             theirs = by_label[against]
@@ -173,93 +196,64 @@ def _comparisons(cells: Sequence[Cell], baselines: Sequence[str], notes: list[No
             pairs = [(a, b) for a, b in pairs if a.n and b.n]
             for env, first, second in sorted({(a.env, a.steps, b.steps) for a, b in pairs}):
                 if first != second:
-                    notes.append(
-                        Note(f"{label} ran {first} steps and {against} {second}, compared all the same", env)
-                    )
+                    text = f"{label} ran {first} steps and {against} {second}, compared all the same"
+                    _note(notes, text, env)
             found += [_compare([pair], pair[0].env, pair[0].setting.text) for pair in pairs]
             found += _pooled(pairs)
     return found
 
 
-def _counterpart(label: str, baseline: str, labels: Iterable[str]) -> str | None:
-    """The baseline's label, preferably of the same variant (``sppo (gamma=1)``: ``ppo (gamma=1)``)."""
-    _, bracket, variant = label.partition(" (")
-    known = set(labels)
-    return next((name for name in (baseline + bracket + variant, baseline) if name in known), None)
-
-
-def _pooled(pairs: Sequence[tuple[Cell, Cell]]) -> list[Comparison]:
+def _pooled(pairs: Sequence[Pair]) -> list[Comparison]:
     """Over environments at each setting, over everything at each m, and over everything."""
-    if not pairs:
-        return []
-    pooled = []
+    groups: dict[str, list[Pair]] = {}
     for setting in sorted({a.setting for a, _ in pairs}, key=Setting.sort_key):
-        pooled.append(_compare([p for p in pairs if p[0].setting == setting], "", setting.text))
+        groups[setting.text] = [pair for pair in pairs if pair[0].setting == setting]
     passes = sorted({a.setting.n_epochs for a, _ in pairs}, key=order_key)
-    if len(passes) > 1:
-        for m in passes:
-            pooled.append(_compare([p for p in pairs if p[0].setting.n_epochs == m], "", f"all m={m}"))
-    if len(pooled) > 1:
-        pooled.append(_compare(pairs, "", "all settings"))
-    return pooled
+    for m in passes if len(passes) > 1 else ():
+        groups[f"all m={m}"] = [pair for pair in pairs if pair[0].setting.n_epochs == m]
+    if len(groups) > 1:
+        groups["all settings"] = list(pairs)
+    return [_compare(group, None, name) for name, group in groups.items()]
 
 
-def _compare(pairs: Sequence[tuple[Cell, Cell]], env: str, setting: str) -> Comparison:
-    mine, theirs = [a for a, _ in pairs], [b for _, b in pairs]
+def _compare(pairs: Sequence[Pair], env: str | None, setting: str) -> Comparison:
+    mine, theirs = zip(*pairs, strict=True)
     return Comparison(
+        cells=(*mine, *theirs),
         label=mine[0].label,
         baseline=theirs[0].label,
         env=env,
         setting=setting,
-        n=sum(a.n for a in mine),
-        n_baseline=sum(b.n for b in theirs),
-        tasks=len(pairs),
-        least_runs=min(cell.n for cell in (*mine, *theirs)),
-        difference=difference(mine[0].finals, theirs[0].finals) if env else None,
+        difference=None if env is None else difference(mine[0].finals, theirs[0].finals),
         improvement=probability_of_improvement([a.finals for a in mine], [b.finals for b in theirs]),
-        seeds=_seeds((*mine, *theirs)),
     )
 
 
-def _aggregates(
-    grid: Sequence[Cell], bounds: dict[str, tuple[float, float]], notes: list[Note]
-) -> list[Aggregate]:
+def _aggregates(cells: Sequence[Cell], bounds: Bounds, notes: Notes) -> list[Aggregate]:
+    grid = [cell for cell in cells if cell.setting.on_grid]
+    settings: list[Setting | None] = [*sorted({cell.setting for cell in grid}, key=Setting.sort_key)]
     found = []
-    settings = sorted({cell.setting for cell in grid}, key=Setting.sort_key)
-    for setting in settings:
-        group = [cell for cell in grid if cell.setting == setting]
-        for label, shared in _comparable(group, bounds, setting.text, notes).items():
-            found.append(_aggregate(label, setting, shared, bounds))
-    if len(settings) > 1:
-        for label, shared in _comparable(grid, bounds, "all settings", notes).items():
-            found.append(_aggregate(label, None, shared, bounds))
+    for setting in [*settings, None] if len(settings) > 1 else settings:
+        group = [cell for cell in grid if setting in (None, cell.setting)]
+        where = setting.text if setting else "all settings"
+        for label, shared in _comparable(group, bounds, where, notes).items():
+            iqm = interquartile_mean(_scores(shared, bounds))
+            found.append(Aggregate(tuple(shared), label, setting, iqm))
     return found
 
 
-def _aggregate(
-    label: str, setting: Setting | None, cells: Sequence[Cell], bounds: dict[str, tuple[float, float]]
-) -> Aggregate:
-    runs = [cell.n for cell in cells]
-    iqm = interquartile_mean(_scores(cells, bounds))
-    return Aggregate(label, setting, len(cells), sum(runs), min(runs), iqm, _seeds(cells))
-
-
-def _profiles(
-    grid: Sequence[Cell], bounds: dict[str, tuple[float, float]], notes: list[Note]
-) -> list[Profile]:
+def _profiles(cells: Sequence[Cell], bounds: Bounds, notes: Notes) -> list[Profile]:
+    grid = [cell for cell in cells if cell.setting.on_grid]
     found = []
     for m in sorted({cell.setting.n_epochs for cell in grid}, key=order_key):
         group = [cell for cell in grid if cell.setting.n_epochs == m]
         for label, shared in _comparable(group, bounds, f"m={m}", notes).items():
-            runs = [cell.n for cell in shared]
             curve = performance_profile(_scores(shared, bounds), THRESHOLDS)
-            found.append(Profile(label, m, len(shared), sum(runs), min(runs), *curve, seeds=_seeds(shared)))
+            found.append(Profile(tuple(shared), label, m, *curve))
     return found
 
 
-def _comparable(
-    cells: Sequence[Cell], bounds: dict[str, tuple[float, float]], where: str, notes: list[Note]
-) -> dict[str, list[Cell]]:
+def _comparable(cells: Sequence[Cell], bounds: Bounds, where: str, notes: Notes) -> dict[str, list[Cell]]:
     """The cells of each algorithm on the tasks that all of them have at least one completed run of.
 
     An algorithm with less than half of the tasks is left out instead of taking the others' tasks away;
@@ -270,46 +264,34 @@ def _comparable(
     tasks = {(c.env, c.setting) for c in usable}
     kept = {label: own for label, own in by_label.items() if 2 * len(own) >= len(tasks)}
     for label in by_label.keys() - kept.keys():
-        notes.append(
-            Note(f"{label} has runs of less than half of the tasks and is left out of aggregates", where)
-        )
+        text = f"{label} has runs of less than half of the tasks and is left out of aggregates"
+        _note(notes, text, where)
     shared = set.intersection(*(set(own) for own in kept.values())) if kept else set()
     if kept and len(shared) < len(tasks):
-        notes.append(
-            Note(f"aggregated over the {len(shared)} of {len(tasks)} tasks that all algorithms have", where)
-        )
+        text = f"aggregated over the {len(shared)} of {len(tasks)} tasks that all algorithms have"
+        _note(notes, text, where)
     if not shared:
         return {}
     return {label: [own[task] for task in own if task in shared] for label, own in kept.items()}
 
 
-def _merge(notes: Iterable[Note]) -> tuple[str, ...]:
-    places: dict[str, dict[str, None]] = {}
-    for note in notes:
-        places.setdefault(note.text, {})[note.where] = None
-    merged = []
-    for text, found in places.items():
-        where = list(found)
-        more = [f"and {len(where) - 3} more"] if len(where) > 4 else []
-        merged.append(f"{text} ({'; '.join(where[:3] + more if more else where)})")
-    return tuple(merged)
+def _note(notes: Notes, text: str, where: str) -> None:
+    places = notes.setdefault(text, [])
+    if where not in places:
+        places.append(where)
 
 
-def _by_label(cells: Iterable[Cell]) -> dict[str, dict[Task, Cell]]:
-    listed = list(cells)
-    found: dict[str, dict[Task, Cell]] = {label: {} for label in order_labels(c.label for c in listed)}
-    for cell in listed:
-        found[cell.label][cell.env, cell.setting] = cell
-    return found
+def _merged(text: str, where: Sequence[str]) -> str:
+    shown = [*where[:3], f"and {len(where) - 3} more"] if len(where) > 4 else where
+    return f"{text} ({'; '.join(shown)})"
 
 
-def _scores(cells: Iterable[Cell], bounds: dict[str, tuple[float, float]]) -> list[NDArray[np.float64]]:
-    scores = []
-    for cell in cells:
-        low, high = bounds[cell.env]
-        scores.append((cell.finals - low) / (high - low))
-    return scores
+def _by_label(cells: Sequence[Cell]) -> dict[str, dict[Task, Cell]]:
+    labels = order_labels(cell.label for cell in cells)
+    return {label: {(c.env, c.setting): c for c in cells if c.label == label} for label in labels}
 
 
-def _seeds(cells: Iterable[Cell]) -> tuple[int, ...]:
-    return tuple(sorted({run.seed for cell in cells for run in cell.completed}))
+def _scores(cells: Iterable[Cell], bounds: Bounds) -> list[Array]:
+    return [
+        (cell.finals - bounds[cell.env][0]) / (bounds[cell.env][1] - bounds[cell.env][0]) for cell in cells
+    ]

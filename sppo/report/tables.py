@@ -3,47 +3,45 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 from sppo.records.runs import STATUSES
-from sppo.report.cells import Setting
 from sppo.report.provenance import Provenance, seeds_text
 from sppo.report.rerun import rerun_command
 from sppo.report.statistics import Estimate
 from sppo.report.summary import THRESHOLDS, Summary
 
-AXES = ("m", "epsilon", "eta")
+#: a header and rows of plain values; a missing estimate and NaN are empty
+Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
 
 
-def write_tables(summary: Summary, provenance: Provenance, out: Path, study_file: str = "") -> list[Path]:
+def write_tables(summary: Summary, provenance: Provenance, out: Path, study_file: str) -> list[Path]:
     """One CSV file per table; the last three columns of each row say where it comes from."""
-    tables: dict[str, Callable[[Summary], tuple[Sequence[str], Iterable[Sequence[Any]]]]] = {
-        "final_returns.csv": lambda summary: _finals(summary, study_file),
-        "comparisons.csv": _comparisons,
-        "iqm.csv": _aggregates,
-        "profiles.csv": _profiles,
+    tables = {
+        "final_returns.csv": _finals(summary, study_file),
+        "comparisons.csv": _comparisons(summary),
+        "iqm.csv": _aggregates(summary),
+        "profiles.csv": _profiles(summary),
     }
-    paths = []
-    for name, build in tables.items():
-        header, rows = build(summary)
-        path = out / name
-        write_csv(path, header, rows, provenance)
-        paths.append(path)
-    return paths
+    for name, (header, rows) in tables.items():
+        # rows end with their seeds
+        sourced = ((*row[:-1], seeds_text(row[-1]), provenance.versions, provenance.command) for row in rows)
+        write_csv(out / name, (*header, "seeds", "versions", "command"), sourced)
+    return [out / name for name in tables]
 
 
-def write_csv(
-    path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]], provenance: Provenance
-) -> None:
-    """Rows end with their seeds; versions and command are added to each."""
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*header, "seeds", "versions", "command"])
-        for *values, seeds in rows:
-            plain = [_cell(value) for value in values]
-            writer.writerow([*plain, seeds_text(seeds), provenance.versions, provenance.command])
+        writer.writerow(header)
+        writer.writerows([_plain(value) for value in row] for row in rows)
+
+
+def estimate_columns(name: str) -> tuple[str, str, str]:
+    return name, f"{name}_low", f"{name}_high"
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -76,14 +74,20 @@ def interval(estimate: Estimate, digits: int | None = None) -> str:
     return f"[{number(estimate.low, digits)}, {number(estimate.high, digits)}]"
 
 
-def _finals(summary: Summary, study_file: str) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
-    header = ("env", "algorithm", *AXES, "steps", "planned", *STATUSES,
-              "mean", "mean_low", "mean_high", "iqm", "iqm_low", "iqm_high", "lowest", "highest",
-              "rerun")  # fmt: skip
+def shown(estimate: Estimate | None, digits: int | None = None) -> str:
+    """The number and its interval, as far as there are any."""
+    if estimate is None:
+        return ""
+    return f"{number(estimate.value, digits)} {interval(estimate, digits)}".rstrip()
+
+
+def _finals(summary: Summary, study_file: str) -> Table:
+    header = ("env", "algorithm", "m", "epsilon", "eta", "steps", "planned", *STATUSES,
+              *estimate_columns("mean"), *estimate_columns("iqm"), "lowest", "highest", "rerun")  # fmt: skip
     rows = (
         (
-            row.cell.env, row.cell.label, *_axes(row.cell.setting), row.cell.steps, len(row.cell.runs),
-            *row.cell.counts().values(), *_estimate(row.mean), *_estimate(row.iqm), row.low, row.high,
+            row.cell.env, row.cell.label, *astuple(row.cell.setting), row.cell.steps, len(row.cell.runs),
+            *row.cell.counts().values(), *row.mean, *row.iqm, row.low, row.high,
             rerun_command(row.cell, study_file), row.seeds,
         )
         for row in summary.finals
@@ -91,55 +95,40 @@ def _finals(summary: Summary, study_file: str) -> tuple[Sequence[str], Iterable[
     return header, rows
 
 
-def _comparisons(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
-    header = (
-        "algorithm", "baseline", "env", "setting", "tasks", "n", "n_baseline",
-        "difference", "difference_low", "difference_high",
-        "probability", "probability_low", "probability_high",
-    )  # fmt: skip
-    nothing = Estimate(float("nan"))
+def _comparisons(summary: Summary) -> Table:
+    header = ("algorithm", "baseline", "env", "setting", "tasks", "n", "n_baseline",
+              *estimate_columns("difference"), *estimate_columns("probability"))  # fmt: skip
     rows = (
         (
-            row.label, row.baseline, row.env or "all", row.setting, row.tasks, row.n, row.n_baseline,
-            *_estimate(row.difference or nothing), *_estimate(row.improvement), row.seeds,
+            row.label, row.baseline, "all" if row.env is None else row.env, row.setting, row.tasks,
+            *row.sides, *(row.difference or (None, None, None)), *row.improvement, row.seeds,
         )
         for row in summary.comparisons
     )  # fmt: skip
     return header, rows
 
 
-def _aggregates(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
-    header = ("algorithm", "setting", "tasks", "runs", "iqm", "iqm_low", "iqm_high", "normalisation")
+def _aggregates(summary: Summary) -> Table:
+    header = ("algorithm", "setting", "tasks", "runs", *estimate_columns("iqm"), "normalisation")
     bounds = "; ".join(f"{env}: {low!r} to {high!r}" for env, (low, high) in summary.bounds.items())
     rows = (
-        (
-            row.label, row.setting.text if row.setting else "all settings", row.tasks, row.runs,
-            *_estimate(row.iqm), bounds, row.seeds,
-        )
+        (row.label, row.where, len(row.cells), row.n, *row.iqm, bounds, row.seeds)
         for row in summary.aggregates
-    )  # fmt: skip
-    return header, rows
-
-
-def _profiles(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
-    header = ("algorithm", "m", "tasks", "runs", "score", "fraction_above", "low", "high")
-    rows = (
-        (row.label, row.n_epochs, row.tasks, row.runs, round(float(tau), 4), value, low, high, row.seeds)
-        for row in summary.profiles
-        for tau, value, low, high in zip(THRESHOLDS, row.value, row.low, row.high, strict=True)
     )
     return header, rows
 
 
-def _axes(setting: Setting) -> tuple[Any, ...]:
-    return (setting.n_epochs, setting.clip_range, setting.eta)
+def _profiles(summary: Summary) -> Table:
+    header = ("algorithm", "m", "tasks", "runs", "score", "fraction_above", "low", "high")
+    rows = (
+        (row.label, row.n_epochs, len(row.cells), row.n, round(float(tau), 4), *map(float, bounds), row.seeds)
+        for row in summary.profiles
+        for tau, *bounds in zip(THRESHOLDS, row.value, row.low, row.high, strict=True)
+    )
+    return header, rows
 
 
-def _estimate(estimate: Estimate) -> tuple[float, float, float]:
-    return (estimate.value, estimate.low, estimate.high)
-
-
-def _cell(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Empty for nothing; floats with ten digits, beyond which resampling noise begins long before."""
     if value is None or (isinstance(value, float) and value != value):
         return ""

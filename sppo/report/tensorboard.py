@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sppo.records.run_files import TENSORBOARD
+from sppo.records.run_files import CONFIG, TENSORBOARD
 from sppo.records.runs import Run
-from sppo.records.studies import StudyRecords
-from sppo.report.cells import Cell, Setting, order_environments, order_key
-from sppo.report.events import EVENT_FILES, read_scalars, require_tensorboard, scalar, write_events
+from sppo.report.cells import AXES, Cell, Setting, order_environments, order_key
+from sppo.report.events import EVENT_FILES, read_scalars, scalar, write_events
+from sppo.report.extras import require
 from sppo.report.logdir import BOOKKEEPING_SUFFIX, MARKER, RETURN_TAG
 from sppo.report.statistics import mean_interval
 
@@ -47,11 +47,11 @@ THINNED_TAGS = (
     "train/entropy_loss", "train/explained_variance", "train/policy_gradient_loss", "train/value_loss",
     "train/std",
 )  # fmt: skip
-_SHOWN_HPARAMS = ("env", "algorithm", "n_epochs", "clip_range", "eta", "seed")
+_SHOWN_HPARAMS = ("env", "algorithm", *AXES, "seed")
 
 
 def build_logdir(
-    study: StudyRecords,
+    runs: Sequence[Run],
     cells: Sequence[Cell],
     out: Path,
     seeds_per_cell: int,
@@ -64,7 +64,7 @@ def build_logdir(
     :param copy: copy event files instead of linking them, for a directory that is to be published
     :param thin: instead of either, write so many points of each of :data:`THINNED_TAGS`, for git
     """
-    require_tensorboard()
+    require("tensorboard", extra="tensorboard")
     _clear(out)
     for cell in cells:
         for run in cell.runs[:seeds_per_cell]:
@@ -77,9 +77,9 @@ def build_logdir(
             write_events(
                 folder / _BOOKKEEPING_FILE, _mean_summaries(own), wall_time=_wall_time(own[0].completed[0])
             )
-    newest = max((_wall_time(run) for run in study.runs), default=0.0)
+    newest = max((_wall_time(run) for run in runs), default=0.0)
     write_events(_folder(out / "means") / _BOOKKEEPING_FILE, [(0, layout(cells))], wall_time=newest)
-    write_events(_folder(out / "runs") / _BOOKKEEPING_FILE, [(0, _experiment(study.runs))], wall_time=newest)
+    write_events(_folder(out / "runs") / _BOOKKEEPING_FILE, [(0, _experiment(runs))], wall_time=newest)
     return out
 
 
@@ -233,7 +233,7 @@ def _folder(path: Path) -> Path:
 def _wall_time(run: Run) -> float:
     """When the run was started, as far as its files tell."""
     try:
-        return (run.path / "config.json").stat().st_mtime if run.path else 0.0
+        return (run.path / CONFIG).stat().st_mtime if run.path else 0.0
     except OSError:
         return 0.0
 

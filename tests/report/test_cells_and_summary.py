@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 import scipy.stats
 
 from sppo.records.studies import read_records
-from sppo.report.cells import Setting, build_cells, display_name, order_environments
+from sppo.report.cells import Setting, build_cells, looks_of, order_environments
+from sppo.report.labels import looks, order_labels, title_of
 from sppo.report.summary import Comparison, Summary, summarise
+from sppo.surrogates import REGISTRY, Surrogate
 from tests.report import synthetic_study as synthetic
 
 
@@ -20,11 +23,11 @@ def constant(config: dict, value: float) -> np.ndarray:
 
 
 def summary_of(directory: Path) -> Summary:
-    return summarise(build_cells(read_records(directory)))
+    return summarise(build_cells(read_records(directory).runs))
 
 
 def pooled(summary: Summary, setting: str) -> Comparison:
-    (row,) = [row for row in summary.comparisons if not row.env and row.setting == setting]
+    (row,) = [row for row in summary.comparisons if row.env is None and row.setting == setting]
     return row
 
 
@@ -35,7 +38,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_never_one_cell(tmp_path: Pat
         )
         for config in configs:
             synthetic.write_completed(tmp_path, config)
-    cells = build_cells(read_records(tmp_path))
+    cells = build_cells(read_records(tmp_path).runs)
     assert [cell.label for cell in cells] == ["sppo (learning_rate=0.0003)", "sppo (learning_rate=0.001)"]
     assert [cell.n for cell in cells] == [3, 3]
 
@@ -45,7 +48,7 @@ def test_what_differs_between_environments_is_no_variant(tmp_path: Path) -> None
     for env, steps in (("Hopper-v5", 500_000), ("Ant-v5", 200_000)):
         for config in synthetic.grid(envs=[env], passes=[10], clips=[0.3], total_timesteps=steps):
             synthetic.write_completed(tmp_path, config)
-    assert {cell.label for cell in build_cells(read_records(tmp_path))} == {"ppo", "sppo"}
+    assert {cell.label for cell in build_cells(read_records(tmp_path).runs)} == {"ppo", "sppo"}
 
 
 def test_variants_are_compared_with_the_same_variant_of_the_baseline(tmp_path: Path) -> None:
@@ -59,16 +62,66 @@ def test_variants_are_compared_with_the_same_variant_of_the_baseline(tmp_path: P
 def test_orders_and_names() -> None:
     names = ["CartPole-v1", "Humanoid-v5", "Ant-v5", "HalfCheetah-v5", "Walker2d-v5", "Hopper-v4"]
     assert order_environments(names) == [*[f for f in reversed(names) if f != "CartPole-v1"], "CartPole-v1"]
-    assert display_name("sppo-one-sided") == "sPPO one-sided"
-    assert display_name("SPPO") == "sPPO"
-    assert display_name("mine") == "mine"
-    assert display_name("ppo (gamma=0.9)") == "PPO (gamma=0.9)"
+    assert title_of("sppo-one-sided", {}) == "sPPO one-sided"
+    assert title_of("SPPO", {}) == "sPPO"
+    assert title_of("mine", {}) == "mine"
+    assert title_of("ppo (gamma=0.9)", {}) == "PPO (gamma=0.9)"
+    assert title_of("trpo", {"class": "trpo"}) == "TRPO"
     assert Setting(10, 0.3, None).text == "m=10, ε=0.3"
     assert Setting(10, None, 1.0).slug == "m=10,eta=1"
     assert Setting().text == "default"
     assert Setting(10, 0.3).on_grid
     assert not Setting(10, None, 1.0).on_grid
     assert not Setting(10, 0.3, 1.0).on_grid
+
+
+@pytest.mark.parametrize(
+    ("label", "mode", "title"),
+    [
+        ("sppo", "two-sided", "sPPO two-sided"),
+        ("sppo", "one-sided", "sPPO"),
+        ("sppo-one-sided", "one-sided", "sPPO one-sided"),
+        ("sppo-two-sided", "two-sided", "sPPO two-sided"),
+        # PPO's clip is one-sided whatever is written, but its bounds may be symmetric
+        ("ppo", "two-sided", "PPO"),
+        ("ppo", "symmetric", "PPO symmetric"),
+        ("ppo-symmetric", "symmetric", "PPO symmetric"),
+        ("sppo", "no such mode", "sPPO"),
+        ("sppo", ["damaged"], "sPPO"),
+        ("mine", "two-sided", "mine"),
+    ],
+)
+def test_runs_are_called_by_what_they_are(label: str, mode: object, title: str) -> None:
+    """A published run labelled ``sppo`` has the two-sided clip, which is not the default any more."""
+    assert title_of(label, {"class": "sppo", "parameters": {"clip_mode": mode}}) == title
+
+
+def test_what_is_registered_is_drawn_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Title, colour and place of a new surrogate come from its class; no label is drawn as another."""
+
+    # registered by its definition, and forgotten with the test
+    monkeypatch.setitem(REGISTRY, "spo", Surrogate)
+
+    @dataclass(frozen=True)
+    class SPO(Surrogate):
+        name = "spo"
+        title = "SPO"
+        colour = "#123456"
+
+    labels = ["spo", "trpo", "sppo", "ppo", *(f"mine-{number}" for number in range(20))]
+    assert order_labels(labels)[:3] == ["ppo", "sppo", "spo"]
+    drawn = looks({label: title_of(label, {}) for label in labels})
+    assert (drawn["spo"].title, drawn["spo"].colour) == ("SPO", "#123456")
+    assert drawn["sppo"].colour == REGISTRY["sppo"].colour
+    assert len({look.colour for look in drawn.values()}) == len(labels)
+    assert drawn["trpo"].title == "trpo"
+
+
+def test_a_label_with_runs_of_several_kinds_is_called_by_itself(tmp_path: Path) -> None:
+    for env, mode in (("Hopper-v5", "two-sided"), ("Ant-v5", "one-sided")):
+        config = synthetic.configuration(env, "sppo", 0, n_epochs=10, clip_range=0.3, clip_mode=mode)
+        synthetic.write_completed(tmp_path, config)
+    assert looks_of(build_cells(read_records(tmp_path).runs))["sppo"].title == "sPPO"
 
 
 def test_final_returns_of_completed_runs_only(tmp_path: Path) -> None:
@@ -100,7 +153,7 @@ def test_comparison_with_the_baseline(tmp_path: Path) -> None:
     assert single.difference.value == pytest.approx(20 - 6)
     # of nine pairs, only 10 against 15 is lost
     assert single.improvement.value == pytest.approx(8 / 9)
-    assert (single.env, single.setting, over_environments.env) == ("Hopper-v5", "m=10, ε=0.3", "")
+    assert (single.env, single.setting, over_environments.env) == ("Hopper-v5", "m=10, ε=0.3", None)
     assert over_environments.improvement == single.improvement
 
 
@@ -143,7 +196,7 @@ def test_aggregates_are_over_tasks_that_all_have(tmp_path: Path) -> None:
         else:
             synthetic.write_completed(tmp_path, config)
     summary = summary_of(tmp_path)
-    assert {(row.label, row.tasks) for row in summary.aggregates} == {("ppo", 2), ("sppo", 2)}
+    assert {(row.label, len(row.cells)) for row in summary.aggregates} == {("ppo", 2), ("sppo", 2)}
     assert any("2 of 3 tasks" in note for note in summary.notes)
     assert pooled(summary, "m=10, ε=0.3").tasks == 2
 
@@ -154,7 +207,7 @@ def test_algorithm_of_one_environment_does_not_shrink_the_aggregate(tmp_path: Pa
     for config in configs:
         synthetic.write_completed(tmp_path, config)
     summary = summary_of(tmp_path)
-    assert {(row.label, row.tasks) for row in summary.aggregates} == {("ppo", 3), ("sppo", 3)}
+    assert {(row.label, len(row.cells)) for row in summary.aggregates} == {("ppo", 3), ("sppo", 3)}
     assert any("ppo-symmetric" in note and "left out" in note for note in summary.notes)
 
 

@@ -11,8 +11,9 @@ import pytest
 import scipy.stats
 
 from sppo import cli
+from sppo.report.cells import build_cells
 from sppo.report.events import scalar, write_events
-from sppo.report.logdir import find_runs, split_name
+from sppo.report.logdir import find_runs, read_logged, split_name
 
 ROLLOUT, EVALUATION = "rollout/ep_rew_mean", "eval/mean_reward"
 
@@ -124,9 +125,36 @@ def test_run_without_values_and_truncated_file_are_named(logdir: Path, capsys: p
     assert "middle of a record" in printed
 
 
-def test_baseline_that_is_not_there(logdir: Path, capsys: pytest.CaptureFixture) -> None:
-    assert cli.main(["compare", str(logdir), "--baseline", "a2c", "--no-files"]) == 0
-    assert "no run of the baseline 'a2c' (found: PPO, SPPO)" in capsys.readouterr().out
+@pytest.mark.parametrize("flags", [["--baseline", "nope"], ["--step", "999999"]])
+def test_what_is_not_there_is_an_error_and_nothing_is_written(
+    logdir: Path, capsys: pytest.CaptureFixture, flags: list[str]
+) -> None:
+    (logdir / "compare.csv").write_text("mine")
+    before = sorted(logdir.rglob("*"))
+    assert cli.main(["compare", str(logdir), *flags]) != 0
+    printed = capsys.readouterr()
+    choices = {"--baseline": "PPO, SPPO", "--step": "between step 10000 and 10000"}[flags[0]]
+    assert choices in printed.err
+    assert not printed.out
+    assert sorted(logdir.rglob("*")) == before
+    assert (logdir / "compare.csv").read_text() == "mine"
+
+
+def test_task_without_the_baseline_is_pointed_out(logdir: Path, capsys: pytest.CaptureFixture) -> None:
+    write_run(logdir / "Ant-v5" / "SPPO_1", 3.0)
+    assert cli.main(["compare", str(logdir), "--no-files"]) == 0
+    assert "Ant-v5: no run of the baseline 'ppo' (found: SPPO)" in capsys.readouterr().out
+
+
+def test_curves_of_runs_that_logged_at_different_steps_are_interpolated(logdir: Path) -> None:
+    """The mean is over the steps that all runs have; final values are each run's own."""
+    write_run(logdir / "PPO_4", 40.0, last_step=8_000)
+    _, runs, _ = read_logged(find_runs(logdir), None, None)
+    (cell,) = [cell for cell in build_cells(runs) if cell.label == "PPO"]
+    steps, values = cell.curves
+    assert (steps[0], steps[-1]) == (0, 8_000)
+    np.testing.assert_allclose(values[:, -1], [80, 96, 88, 40], rtol=1e-6)
+    assert sorted(cell.finals) == pytest.approx([40, 100, 110, 120])
 
 
 def test_tasks_are_compared_one_by_one(tmp_path: Path) -> None:
@@ -145,13 +173,16 @@ def test_runs_of_a_study_get_their_configurations_names(tmp_path: Path) -> None:
         path = tmp_path / name.rjust(16, "0") / "tensorboard"
         write_run(path, 1.0)
         config = {"env": "Hopper-v5", "algorithm": name, "seed": 0}
-        config["parameters"] = {"n_epochs": 10, "clip_range": 0.3}
+        config["parameters"] = {"n_epochs": 10, "clip_range": 0.3, "clip_mode": "two-sided"}
         (path.parent / "config.json").write_text(json.dumps({"config": config}))
     runs = find_runs(tmp_path)
-    assert {(run.task, run.algorithm) for run in runs} == {
-        ("Hopper-v5, m=10, ε=0.3", "ppo"),
-        ("Hopper-v5, m=10, ε=0.3", "sppo"),
+    assert {(run.config["env"], run.config["algorithm"]) for run in runs} == {
+        ("Hopper-v5", "ppo"),
+        ("Hopper-v5", "sppo"),
     }
+    assert cli.main(["compare", str(tmp_path)]) == 0
+    assert {row["task"] for row in rows_of(tmp_path)} == {"Hopper-v5, m=10, ε=0.3"}
+    assert "sPPO two-sided" in (tmp_path / "compare.html").read_text()
 
 
 @pytest.mark.parametrize("case", ["no directory", "no events", "no such tag"])

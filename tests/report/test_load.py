@@ -133,7 +133,7 @@ def test_run_outside_the_plan_is_listed_and_in_no_cell(tmp_path: Path) -> None:
     synthetic.write_plan(tmp_path, [CONFIG])
     study = read_records(tmp_path)
     assert sorted(run.status for run in study.runs) == ["completed", "unplanned"]
-    (cell,) = build_cells(study)
+    (cell,) = build_cells(study.runs)
     assert (cell.label, cell.n, len(cell.runs)) == ("sppo", 1, 1)
 
 
@@ -245,7 +245,7 @@ def test_no_damage_stops_the_report_of_the_other_runs(tmp_path: Path, planned: b
         before = path.read_bytes()
         scramble_file(path, rng)
         study = read_records(tmp_path)
-        summary = summarise(build_cells(study))
+        summary = summarise(build_cells(study.runs))
         assert len(study.runs) >= 5, seed
         assert sum(len(cell.runs) for cell in summary.cells) >= 4 or ".study" in path.parts, seed
         path.write_bytes(before)

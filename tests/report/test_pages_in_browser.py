@@ -17,6 +17,7 @@ import pytest
 from sppo.report.command import report_study
 from sppo.report.compare import main as compare
 from sppo.report.events import scalar, write_events
+from sppo.surrogates import REGISTRY
 from tests.report import chromium
 from tests.report import synthetic_study as synthetic
 
@@ -154,8 +155,13 @@ def test_colours_follow_light_and_dark(study: Path, page: chromium.Page) -> None
 def test_lines_of_the_algorithms_have_their_colours(study: Path, page: chromium.Page) -> None:
     page.open((study / "report" / "report.html").as_uri(), *SIZES["desk"])
     strokes = "[...document.querySelectorAll('#curves figure svg path')].map(e => getComputedStyle(e).stroke)"
-    blue, orange = "rgb(0, 114, 178)", "rgb(217, 138, 0)"
-    assert {blue, orange} <= set(page.evaluate(strokes))
+    registered = [bytes.fromhex(REGISTRY[name].colour[1:]) for name in ("ppo", "sppo")]
+    drawn = set(page.evaluate(strokes))
+    assert {"rgb({}, {}, {})".format(*colour) for colour in registered} <= drawn
+    page.open((study / "report" / "report.html").as_uri(), *SIZES["desk"], dark=True)
+    in_the_dark = set(page.evaluate(strokes)) - {"none"}
+    assert len(in_the_dark) == len(drawn - {"none"})
+    assert not in_the_dark & drawn
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
 import csv
 import re
 import shutil
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -164,10 +164,36 @@ def test_one_seed_per_cell(tmp_path: Path) -> None:
     synthetic.write_study(tmp_path, small_grid(seeds=[7]))
     assert report_study(tmp_path, tensorboard_seeds=0) == 0
     page = (tmp_path / "report" / "report.html").read_text()
-    assert "n = 1 (no interval)" in page
-    assert "One run has no" in page
+    assert "Runs per line: Hopper-v5, Ant-v5: 1. One run has no interval." in page
+    assert "No stratified bootstrap 95 % intervals" in page
+    assert "cells of Hopper-v5, Ant-v5 with one" in page
     assert {row["mean_low"] for row in table(tmp_path / "report" / "final_returns.csv")} == {""}
     assert {row["probability_low"] for row in table(tmp_path / "report" / "comparisons.csv")} == {""}
+
+
+def section(page: str, name: str) -> str:
+    return page[page.index(f'<section id="{name}"') :].partition("</section>")[0]
+
+
+def texts(svg_page: str) -> set[str]:
+    """What stands in the figures."""
+    return {re.sub("<[^>]+>", "", text).strip() for text in re.findall(r"<text.*?</text>", svg_page, re.S)}
+
+
+def test_axes_say_what_they_show(study: Path) -> None:
+    page = (study / "report" / "report.html").read_text()
+    assert {"IQM of normalised final return", "clip ε"} <= texts(section(page, "iqm"))
+    assert "min-max normalised per environment" in section(page, "iqm")
+    assert "setting, environments pooled" in texts(section(page, "improvement"))
+    assert b"min-max normalised per environment" in (study / "report" / "iqm.png").read_bytes()
+
+
+def test_counts_of_runs_are_below_the_curves_and_not_on_them(study: Path) -> None:
+    curves = section((study / "report" / "report.html").read_text(), "curves")
+    assert "Runs per line: Hopper-v5, Ant-v5: 2." in curves
+    assert "28 of 32 planned runs are completed (1 unfinished, 1 failed, 1 damaged, 1 missing)." in curves
+    assert not any("n =" in text or "missing" in text for text in texts(curves))
+    assert "var(--alarm)" not in curves
 
 
 def test_cells_beyond_the_grid_have_their_own_figure_and_table(tmp_path: Path) -> None:
@@ -181,9 +207,8 @@ def test_cells_beyond_the_grid_have_their_own_figure_and_table(tmp_path: Path) -
     assert report_study(tmp_path, tensorboard_seeds=0) == 0
     assert (tmp_path / "report" / "beyond.png").exists()
     page = (tmp_path / "report" / "report.html").read_text()
-    section = page[page.index('id="beyond"') :]
-    assert "sMDPO" in section
-    assert "TRPO" in section
+    assert "sMDPO" in section(page, "beyond")
+    assert "trpo" in section(page, "beyond")
     rows = table(tmp_path / "report" / "final_returns.csv")
     assert {(row["algorithm"], row["eta"]) for row in rows if not row["epsilon"]} == {
         ("mdpo", "1"), ("smdpo", "1"), ("trpo", ""),
@@ -223,19 +248,27 @@ def test_nothing_to_report_is_an_error(tmp_path: Path, capsys: pytest.CaptureFix
     assert "error" in capsys.readouterr().err
 
 
-def test_missing_matplotlib_names_the_extra(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("command", "package", "extra"),
+    [
+        ("report", "matplotlib", "plot"),
+        ("report", "jinja2", "plot"),
+        ("compare", "tensorboard", "tensorboard"),
+    ],
+)
+def test_missing_package_names_what_installs_it(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    package: str,
+    extra: str,
 ) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: object, **kwargs: object) -> object:
-        if name.partition(".")[0] == "matplotlib":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    assert cli.main(["report", str(tmp_path)]) == 2
-    assert "sppo[plot]" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, package, None)
+    assert cli.main([command, str(tmp_path)]) == 2
+    message = capsys.readouterr().err
+    assert package in message
+    assert f'pip install ".[{extra}]"' in message
 
 
 def test_part_of_a_study(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -284,6 +317,7 @@ def test_a_study_without_any_run_is_drawn_as_planned(tmp_path: Path) -> None:
         (["--env", "Ant"], "the study has Ant-v5, Hopper-v5"),
         (["--algorithm", "a2c"], "the study has ppo, sppo"),
         (["--seeds", "0-3"], '"0:5"'),
+        (["--baseline", "nope"], "the study has ppo, sppo"),
         (["--seeds", "9"], "--seeds 9: the study has 0:2"),
     ],
 )

@@ -57,7 +57,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_commands_select_their_cells(study: Path) -> None:
     definition = load_definition(study / "study.toml")
-    cells = build_cells(read_records(study))
+    cells = build_cells(read_records(study).runs)
     seen: list[tuple[str, int]] = []
     for cell in cells:
         words = shlex.split(rerun_command(cell, "study.toml"))

@@ -37,7 +37,7 @@ def study(tmp_path: Path) -> Path:
 
 def build(directory: Path, seeds: int = 10, copy: bool = False, thin: int = 0) -> Path:
     loaded = read_records(directory)
-    return build_logdir(loaded, build_cells(loaded), directory / "tb", seeds, copy, thin)
+    return build_logdir(loaded.runs, build_cells(loaded.runs), directory / "tb", seeds, copy, thin)
 
 
 def tree(directory: Path) -> dict[str, bytes]:
@@ -87,7 +87,7 @@ def test_number_of_seeds_is_limited(study: Path) -> None:
 def test_means_are_of_all_completed_runs(study: Path) -> None:
     out = build(study, seeds=1)
     (cell,) = [
-        c for c in build_cells(read_records(study)) if c.label == "sppo" and c.setting.clip_range == 0.1
+        c for c in build_cells(read_records(study).runs) if c.label == "sppo" and c.setting.clip_range == 0.1
     ]
     names = [f"Hopper-v5/m=10,eps=0.1/{what}" for what in ("return", "low", "high")]
     scalars, _ = read_scalars(out / "means" / "sppo", names)

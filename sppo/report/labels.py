@@ -1,0 +1,98 @@
+"""How an algorithm is called and drawn: by its label in the study, and by what its runs are.
+
+A label whose first word is a registered surrogate has that surrogate's title, place and colour. Other
+labels (another class of algorithms, a name of the user's own) are shown as they are, after those, in
+colours that are not taken.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sppo.surrogates import REGISTRY, Surrogate
+
+#: of Okabe and Ito's colour-blind-safe palette, which the surrogates' own colours are from as well
+_PALETTE = ("#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7f7f7f", "#b8a800", "#e69f00", "#0072b2")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+@dataclass(frozen=True)
+class Look:
+    """Title, colour and marker of one algorithm."""
+
+    title: str
+    colour: str
+    marker: str
+
+
+def surrogate_of(label: str) -> type[Surrogate] | None:
+    """``sppo-one-sided``, ``SPPO`` and ``sppo (gamma=1)`` are runs of ``sppo``."""
+    return REGISTRY.get(re.split("[- ]", label)[0].lower())
+
+
+def title_of(label: str, config: Mapping[str, Any]) -> str:
+    """The label for a reader, with the surrogate's variant where the label leaves it to the default.
+
+    ``sppo`` is ``sPPO``, and ``sPPO two-sided`` if the configuration says so.
+    """
+    surrogate = surrogate_of(label)
+    if surrogate is None:
+        return label.upper() if label == config.get("class") else label
+    base, bracket, rest = label.partition(" (")
+    words = [surrogate.title, *base.split("-", 1)[1:]]
+    variant = _variant(surrogate, config.get("parameters"))
+    words += [variant] if variant and variant not in base else []
+    return " ".join(words) + bracket + rest
+
+
+def order_labels(names: Iterable[str]) -> list[str]:
+    """The surrogates in the order of their registration, each with its variants; then the others by name."""
+    known = list(REGISTRY.values())
+
+    def rank(label: str) -> tuple[int, str]:
+        surrogate = surrogate_of(label)
+        return (known.index(surrogate) if surrogate else len(known), label)
+
+    return sorted(set(names), key=rank)
+
+
+def looks(titles: Mapping[str, str]) -> dict[str, Look]:
+    """Label -> how it is drawn, no colour twice; ``titles`` has a title for every label."""
+    ordered = order_labels(titles)
+    own: dict[str, str] = {}
+    for label in ordered:
+        surrogate = surrogate_of(label)
+        if surrogate and surrogate.colour not in own.values():
+            own[label] = surrogate.colour
+    free = (colour for colour in _colours() if colour not in own.values())
+    return {
+        label: Look(titles[label], own.get(label) or next(free), marker)
+        for label, marker in zip(ordered, itertools.cycle(_MARKERS), strict=False)
+    }
+
+
+def _colours() -> Iterator[str]:
+    yield from _PALETTE
+    for number in itertools.count():
+        # steps of the golden ratio never come back to a hue
+        red, green, blue = colorsys.hls_to_rgb(0.618034 * number % 1, 0.45, 0.6)
+        yield f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
+
+
+def _variant(surrogate: type[Surrogate], parameters: Any) -> str:
+    """``two-sided``, where a choice of the parameters makes it another surrogate than it is by default."""
+    given = parameters if isinstance(parameters, Mapping) else {}
+    chosen = {
+        name: given[name]
+        for name, parameter in surrogate.parameters().items()
+        if parameter.kind == "choice" and given.get(name) in parameter.choices
+    }
+    try:
+        return surrogate(**chosen).label.removeprefix(surrogate.name).lstrip("-")
+    except ValueError:
+        return ""
