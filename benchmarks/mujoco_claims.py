@@ -2,60 +2,55 @@
 
     python benchmarks/mujoco_claims.py
 
-Reads the CSV files of the reports below ``benchmarks/results/mujoco``, writes ``claims.md`` and
-``claims.json`` beside them, and puts the tables that the two READMEs show between their markers
-(``<!-- table: HEADING -->``, ``<!-- end -->``). A run's result is the mean return of its last evaluation.
+Reads the CSV files of the reports below ``benchmarks/results/mujoco``, writes ``claims.md`` beside them, and
+puts the tables that the two READMEs show between their markers, ``<!-- table: HEADING -->`` and
+``<!-- end -->``.
 
-Differences are taken per environment and setting (``mujoco_runs.py``), and the interval is Student's t over
-them. It covers the spread between settings as well as that between seeds, and is wide where the algorithms
-differ in some settings only.
+A run's result is the mean return of its last evaluation. There are few seeds and many settings, so a setting
+(one m, one epsilon) is the unit: a difference is taken per environment and setting, between the means over
+the seeds that both sides have, and the interval is Student's t over settings. It covers the spread between
+settings as well as that between seeds, and is wide where the algorithms differ in some settings only. Where
+environments are pooled, returns are scaled by the distance between the lowest and the highest result of any
+run of the environment in the study with decay.
+
+A claim holds, or is refuted, where its interval lies on one side of zero: the interval of the lead over PPO
+for (a), of the lead's growth for (b), and for (c) of what is left beyond a tenth (PPO) and beyond three
+quarters (sPPO).
 """
 
 from __future__ import annotations
 
-import json
+import csv
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from mujoco_runs import (
-    BASELINE,
-    VARIANTS,
-    Bounds,
-    Runs,
-    Table,
-    better_in,
-    changes_without_decay,
-    growth_in_units,
-    kept,
-    leads_over_ppo,
-    over,
-    share_text,
-    short_name,
-    shown,
-)
-from mujoco_verdicts import verdicts
 
-from sppo.report.cells import Cell, display_name, order_labels
+from sppo.records.studies import read_records
+from sppo.report.cells import Cell, build_cells, looks_of, order_environments
 from sppo.report.events import read_scalars
+from sppo.report.labels import Look, order_labels, title_of
 from sppo.report.provenance import seeds_text
-from sppo.report.statistics import probability_of_improvement
-from sppo.report.summary import normalisation_bounds
-from sppo.report.tables import number
+from sppo.report.statistics import Estimate, mean_estimate, probability_of_improvement
+from sppo.report.summary import Bounds, normalisation_bounds
+from sppo.report.tables import number, shown, write_csv
 from sppo.report.tensorboard import run_name
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "mujoco"
-GRID, NODECAY, MIRROR, SYMMETRIC = (
-    "mujoco-500k",
-    "mujoco-500k-nodecay",
-    "mujoco-500k-mirror",
-    "mujoco-500k-symmetric",
-)
+READMES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md")
+STUDIES = ("mujoco-500k", "mujoco-500k-nodecay", "mujoco-500k-mirror", "mujoco-500k-symmetric")
+BASELINE = "ppo"
+#: the labels of the study, and what claims call them
+VARIANTS = {"sppo": "two-sided sPPO", "sppo-one-sided": "one-sided sPPO"}
+#: claim (c) in numbers: to fail is to keep less than the first, to degrade mildly more than the second
+FAILS, MILD = 0.1, 0.75
 #: mean returns of PPO at 1M steps, from the literature; versions of the environments differ
-PUBLISHED = {
+LITERATURE = {
     "Tianshou (10 seeds)": {
         "Ant": "3258 ± 1079",
         "HalfCheetah": "5784 ± 1244",
@@ -65,15 +60,210 @@ PUBLISHED = {
     },
     "Spinning Up": {"Ant": "650", "HalfCheetah": "1670", "Hopper": "1850", "Walker2d": "1230"},
 }
+#: medians of ``train/approx_kl`` over the training of one run per cell; its event files are not published
+DISTANCES = "mujoco-500k/update_distances.csv"
 
 _KL = "train/approx_kl"
 _MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-READMES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md")
+
+#: a header and rows
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+#: m and epsilon
+Setting = tuple[Any, Any]
+#: environment, label, m, epsilon, eta
+Key = tuple[str, str, Any, Any, Any]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The completed runs of one study.
+
+    ``whole`` takes the mean over all evaluations for a run's result, instead of the last one.
+    """
+
+    cells: dict[Key, Cell]
+    whole: bool = False
+
+    @staticmethod
+    def load(name: str, root: Path) -> Runs:
+        """Nothing, if the study is not published."""
+        if not (root / name / "runs.csv").is_file():
+            return Runs({})
+        cells = [cell for cell in build_cells(read_records(root / name).runs) if cell.n]
+        axes = [(cell.setting.n_epochs, cell.setting.clip_range, cell.setting.eta) for cell in cells]
+        return Runs({(cell.env, cell.label, *at): cell for cell, at in zip(cells, axes, strict=True)})
+
+    @property
+    def environments(self) -> list[str]:
+        return order_environments(key[0] for key in self.cells)
+
+    @cached_property
+    def looks(self) -> dict[str, Look]:
+        return looks_of(self.cells.values())
+
+    def title(self, label: str) -> str:
+        return self.looks[label].title if label in self.looks else title_of(label, {})
+
+    def of(self, env: str, label: str) -> list[Cell]:
+        return [cell for key, cell in self.cells.items() if key[:2] == (env, label)]
+
+    def settings(self, env: str, *labels: str) -> list[Setting]:
+        """Every (m, epsilon) of which all these algorithms have a run."""
+        found = [{key[2:4] for key in self.cells if key[:2] == (env, label)} for label in labels]
+        return sorted(set.intersection(*found))
+
+    def results(self, env: str, label: str, setting: Setting) -> dict[int, float]:
+        """Seed -> result."""
+        runs = self.cells[(env, label, *setting, None)].completed
+        return {run.seed: float(np.mean(run.returns)) if self.whole else run.final_return for run in runs}
+
+    def difference(self, env: str, label: str, setting: Setting) -> float:
+        """From PPO: mean over the seeds that both have (over all seeds if they share none)."""
+        mine, theirs = paired(self.results(env, label, setting), self.results(env, BASELINE, setting))
+        return mine - theirs
+
+    def mean(self, env: str, label: str, setting: Setting) -> float:
+        return float(np.mean(list(self.results(env, label, setting).values())))
+
+
+def paired(one: dict[int, float], other: dict[int, float]) -> tuple[float, float]:
+    """Means over the seeds that both have; over all seeds if they share none."""
+    seeds = sorted(one.keys() & other.keys())
+    sides = [[side[seed] for seed in seeds or side] for side in (one, other)]
+    return float(np.mean(sides[0])), float(np.mean(sides[1]))
+
+
+def leads_over_ppo(runs: Runs, bounds: Bounds, label: str) -> dict[str, dict[Setting, float]]:
+    """The scaled lead at every setting of every environment that has one."""
+    leads = {
+        env: {
+            setting: runs.difference(env, label, setting) / (bounds[env][1] - bounds[env][0])
+            for setting in runs.settings(env, BASELINE, label)
+        }
+        for env in runs.environments
+    }
+    return {env: gaps for env, gaps in leads.items() if gaps}
+
+
+def growth_in_units(runs: Runs, bounds: Bounds, label: str) -> tuple[list[float], list[float]]:
+    """Per environment and epsilon, the lead at the largest m minus that at the smallest; per environment
+    and m, the slope of the lead in epsilon."""
+    steps, slopes = [], []
+    for leads in leads_over_ppo(runs, bounds, label).values():
+        passes, clips = (sorted(set(axis)) for axis in zip(*leads, strict=True))
+        for clip in clips:
+            ends = [leads.get((passes[end], clip)) for end in (-1, 0)]
+            if len(passes) > 1 and ends[0] is not None and ends[1] is not None:
+                steps.append(ends[0] - ends[1])
+        for m in passes:
+            points = [(clip, leads[m, clip]) for clip in clips if (m, clip) in leads]
+            if len(points) > 2:
+                slopes.append(float(np.polyfit([x for x, _ in points], [y for _, y in points], 1)[0]))
+    return steps, slopes
+
+
+def changes_without_decay(runs: Runs, plain: Runs, env: str, label: str) -> list[tuple[float, float]]:
+    """Per setting, the result with and without learning-rate decay and gradient clipping."""
+    settings = [s for s in plain.settings(env, label) if s in runs.settings(env, label)]
+    return [paired(runs.results(env, label, s), plain.results(env, label, s)) for s in settings]
+
+
+def kept(changes: Sequence[tuple[float, float]]) -> str:
+    """The share of the mean result that is left; a dash where there was nothing to keep."""
+    before, after = np.mean(changes, axis=0)
+    return "–" if before <= 0 else f"{after / before:.0%}" if after > 0 else "nothing"
+
+
+def over(values: Iterable[float], digits: int | None = None) -> str:
+    """Mean and Student-t interval over units."""
+    return shown(mean_estimate(list(values)), digits)
+
+
+def better_in(gaps: Sequence[float]) -> str:
+    return f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}"
+
+
+def flat(leads: dict[str, dict[Setting, float]]) -> list[float]:
+    return [lead for gaps in leads.values() for lead in gaps.values()]
+
+
+def short_name(env: str) -> str:
+    return env.partition("-")[0]
+
+
+def verdicts(runs: Runs, plain: Runs, bounds: Bounds) -> Table:
+    """Every claim of which there are runs."""
+    header = ("claim", "verdict", "evidence: scaled, mean and 95 % interval")
+    return header, [
+        *_as_good_as_ppo(runs, bounds),
+        *_growing_lead(runs, bounds),
+        *_left_without_decay(runs, plain, bounds),
+        *_ahead_without_decay(plain, bounds),
+    ]
+
+
+def _as_good_as_ppo(runs: Runs, bounds: Bounds) -> Iterator[tuple[str, str, str]]:
+    for label, name in VARIANTS.items():
+        leads = leads_over_ppo(runs, bounds, label)
+        pooled = flat(leads)
+        if pooled:
+            ahead = [short_name(env) for env, gaps in leads.items() if np.mean(list(gaps.values())) > 0]
+            where = f"ahead on average in {len(ahead)} of {len(leads)} environments"
+            where += f" ({', '.join(ahead)})" if ahead else ""
+            evidence = f"{over(pooled, 3)} over {len(pooled)} pairs; {where}"
+            yield f"(a) on average {name} is at least as good as PPO", _decided(pooled), evidence
+
+
+def _growing_lead(runs: Runs, bounds: Bounds) -> Iterator[tuple[str, str, str]]:
+    growth = {label: growth_in_units(runs, bounds, label) for label in VARIANTS}
+    axes = (
+        ("the number of passes m", "at m = 100 minus at m = 10", "pairs"),
+        ("the clip ε", "per unit of ε", "lines"),
+    )
+    for axis, (what, kind, unit) in enumerate(axes):
+        for label, name in VARIANTS.items():
+            found = growth[label][axis]
+            if found:
+                evidence = f"{over(found, 3)} {kind}, {len(found)} {unit}"
+                yield f"(b) the lead of {name} grows with {what}", _decided(found), evidence
+
+
+def _left_without_decay(runs: Runs, plain: Runs, bounds: Bounds) -> Iterator[tuple[str, str, str]]:
+    for label in (BASELINE, *VARIANTS):
+        changes = {env: changes_without_decay(runs, plain, env, label) for env in plain.environments}
+        shares = [f"{kept(pairs)} on {short_name(env)}" for env, pairs in changes.items() if pairs]
+        scales = {env: bounds[env][1] - bounds[env][0] for env in changes}
+        scaled = [(a / scales[env], b / scales[env]) for env, pairs in changes.items() for a, b in pairs]
+        if not scaled:
+            continue
+        if label == BASELINE:
+            claim = "(c) without decay and clipping PPO fails"
+            decided = _decided([FAILS * before - after for before, after in scaled])
+        else:
+            claim = f"(c) without them {VARIANTS[label]} degrades only mildly"
+            decided = _decided([after - MILD * before for before, after in scaled])
+        change = over((after - before for before, after in scaled), 3)
+        yield claim, decided, f"keeps {', '.join(shares)}; change {change} over {len(scaled)} settings"
+
+
+def _ahead_without_decay(plain: Runs, bounds: Bounds) -> Iterator[tuple[str, str, str]]:
+    for label, name in VARIANTS.items():
+        pooled = flat(leads_over_ppo(plain, bounds, label))
+        if pooled:
+            evidence = f"{over(pooled, 3)} over {len(pooled)} pairs, better in {better_in(pooled)}"
+            yield f"(c) without them {name} is ahead of PPO", _decided(pooled), evidence
+
+
+def _decided(units: Sequence[float]) -> str:
+    estimate = mean_estimate(units)
+    # Rounding gives differences that are all zero a tiny value and a tinier interval.
+    if not estimate.has_interval or estimate.low <= 0 <= estimate.high or abs(estimate.value) < 1e-12:
+        return "open"
+    return "**holds**" if estimate.low > 0 else "**refuted**"
 
 
 def inventory(studies: dict[str, Runs]) -> Table:
     """How many runs there are of what."""
-    header = ("study", "environment", "steps", "cells", "runs", "seeds")
     rows = []
     for name, runs in studies.items():
         for env in runs.environments:
@@ -81,7 +271,7 @@ def inventory(studies: dict[str, Runs]) -> Table:
             seeds = seeds_text(run.seed for cell in cells for run in cell.completed)
             count = sum(cell.n for cell in cells)
             rows.append((name, env, f"{cells[0].steps:,}", str(len(cells)), str(count), seeds))
-    return header, rows
+    return ("study", "environment", "steps", "cells", "runs", "seeds"), rows
 
 
 def in_every_environment(runs: Runs) -> Table:
@@ -95,59 +285,48 @@ def in_every_environment(runs: Runs) -> Table:
             if not settings:
                 continue
             gaps = [runs.difference(env, label, setting) for setting in settings]
-            results = [
-                [list(runs.results(env, name, setting).values()) for setting in settings]
-                for name in (label, BASELINE)
+            sides = [
+                [list(runs.results(env, name, s).values()) for s in settings] for name in (label, BASELINE)
             ]
-            better = probability_of_improvement(results[0], results[1])
-            counts = sorted({len(one) for side in results for one in side})
+            counts = sorted({len(one) for side in sides for one in side})
+            means = [float(np.mean([np.mean(one) for one in side])) for side in sides]
             rows.append((
-                env, display_name(label), "–".join(str(n) for n in {counts[0]: 0, counts[-1]: 0}),
-                str(len(settings)),
-                number(float(np.mean([runs.mean(env, BASELINE, s) for s in settings]))),
-                number(float(np.mean([runs.mean(env, label, s) for s in settings]))), shown(over(gaps)),
-                better_in(gaps), shown(better, 2),
+                env, runs.title(label), "–".join(str(n) for n in dict.fromkeys((counts[0], counts[-1]))),
+                str(len(settings)), number(means[1]), number(means[0]), over(gaps), better_in(gaps),
+                shown(probability_of_improvement(sides[0], sides[1]), 2),
             ))  # fmt: skip
     return header, rows
 
 
 def all_environments(runs: Runs, bounds: Bounds, but: str = "") -> Table:
     """Claim (a) pooled: scaled differences from PPO over environments and settings."""
-    header = ("algorithm", "m", "pairs", "scaled difference, 95 % interval", "better in")
-    units = {
-        label: [
+    rows = []
+    for label in VARIANTS:
+        leads = [
             (setting[0], lead)
             for env, gaps in leads_over_ppo(runs, bounds, label).items()
             if env != but
             for setting, lead in gaps.items()
         ]
-        for label in VARIANTS
-    }
-    rows = []
-    for label, leads in units.items():
         passes = sorted({m for m, _ in leads})
         for chosen in [[m] for m in passes] + ([passes] if len(passes) > 1 else []):
             gaps = [lead for m, lead in leads if m in chosen]
             name = ", ".join(str(m) for m in chosen)
-            rows.append((display_name(label), name, str(len(gaps)), shown(over(gaps), 2), better_in(gaps)))
-    return header, rows
+            rows.append((runs.title(label), name, str(len(gaps)), over(gaps, 2), better_in(gaps)))
+    return ("algorithm", "m", "pairs", "scaled difference, 95 % interval", "better in"), rows
 
 
 def lead_by_setting(runs: Runs, bounds: Bounds) -> Table:
     """The lead over PPO at each m and epsilon, over environments."""
-    settings = sorted({s for env in runs.environments for s in runs.settings(env, BASELINE)})
-    header = ("algorithm", "m", *(f"ε = {clip}" for clip in sorted({clip for _, clip in settings})))
+    settings = {s for env in runs.environments for s in runs.settings(env, BASELINE)}
+    passes, clips = (sorted({s[axis] for s in settings}) for axis in (0, 1))
     rows = []
     for label in VARIANTS:
         found = leads_over_ppo(runs, bounds, label).values()
-        for m in sorted({m for m, _ in settings}):
-            leads = [
-                over(gaps[setting] for gaps in found if setting in gaps)
-                for setting in settings
-                if setting[0] == m
-            ]
-            rows.append((display_name(label), str(m), *(shown(lead, 2) for lead in leads)))
-    return header, rows
+        for m in passes:
+            leads = [over((gaps[m, clip] for gaps in found if (m, clip) in gaps), 2) for clip in clips]
+            rows.append((runs.title(label), str(m), *leads))
+    return ("algorithm", "m", *(f"ε = {clip}" for clip in clips)), rows
 
 
 def growth_of_lead(runs: Runs, bounds: Bounds) -> Table:
@@ -156,8 +335,8 @@ def growth_of_lead(runs: Runs, bounds: Bounds) -> Table:
     rows = []
     for label in VARIANTS:
         units = growth_in_units(runs, bounds, label)
-        numbers = [text for unit in units for text in (shown(over(unit), 2), str(len(unit)))]
-        rows.append((display_name(label), *numbers))
+        numbers = [text for unit in units for text in (over(unit, 2), str(len(unit)))]
+        rows.append((runs.title(label), *numbers))
     return header, rows
 
 
@@ -169,33 +348,43 @@ def without_decay(runs: Runs, plain: Runs) -> Table:
     for env in plain.environments:
         for label in (BASELINE, *VARIANTS):
             changes = changes_without_decay(runs, plain, env, label)
-            if not changes:
-                continue
-            count = sum(cell.n for key, cell in plain.cells.items() if key[:2] == (env, label))
-            before, after = np.mean(changes, axis=0)
-            rows.append((
-                env, display_name(label), str(len(changes)), str(count), number(float(before)),
-                number(float(after)), shown(over(b - a for a, b in changes)), share_text(kept(changes)),
-            ))  # fmt: skip
+            if changes:
+                count = sum(cell.n for cell in plain.of(env, label))
+                before, after = np.mean(changes, axis=0)
+                rows.append((
+                    env, plain.title(label), str(len(changes)), str(count), number(float(before)),
+                    number(float(after)), over(b - a for a, b in changes), kept(changes),
+                ))  # fmt: skip
     return header, rows
 
 
-def distance_of_updates(runs: Runs, directory: Path) -> Table:
-    """How far an update takes the policy: the divergence in its last pass, from the TensorBoard files."""
-    settings = sorted({key[2:4] for key in runs.cells})
-    header = ("environment", "algorithm", *(f"m = {m}, ε = {clip}" for m, clip in settings))
-    rows = []
-    for env, label in dict.fromkeys(key[:2] for key in runs.cells):
-        line = [env, display_name(label)]
-        for setting in settings:
-            cell = runs.cells.get((env, label, *setting, None))
-            found = (
-                [read_scalars(directory / run_name(cell, run), [_KL])[0] for run in cell.runs] if cell else []
-            )
-            values = [float(np.median(one[_KL].values)) for one in found if _KL in one]
-            line.append(f"{np.mean(values):.2g}" if values else "–")
-        rows.append(line)
-    return header, rows
+def distance_of_updates(runs: Runs, root: Path) -> Table:
+    """How far an update takes the policy: the divergence in its last pass."""
+    found = published_distances(root / DISTANCES)
+    for key, cell in runs.cells.items():
+        # the event files are not in git: what they said is kept in the CSV file
+        folders = [root / STUDIES[0] / "tensorboard" / "runs" / run_name(cell, run) for run in cell.runs]
+        curves = [read_scalars(folder, [_KL])[0] for folder in folders if folder.is_dir()]
+        medians = [float(np.median(curve[_KL].values)) for curve in curves if _KL in curve]
+        if medians:
+            found[tuple(map(str, key[:4]))] = f"{np.mean(medians):.2g}"
+    if found:
+        header = ("env", "algorithm", "m", "epsilon", "approx_kl")
+        write_csv(root / DISTANCES, header, [(*key, text) for key, text in found.items()])
+    settings = sorted({key[2:4] for key in runs.cells}) if found else []
+    rows = [
+        (env, runs.title(label), *(found.get((env, label, str(m), str(clip)), "–") for m, clip in settings))
+        for env, label in dict.fromkeys(key[:2] for key in runs.cells if found)
+    ]
+    return ("environment", "algorithm", *(f"m = {m}, ε = {clip}" for m, clip in settings)), rows
+
+
+def published_distances(path: Path) -> dict[tuple[str, ...], str]:
+    """Environment, label, m and epsilon -> the median, as published."""
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        return {tuple(key): text for *key, text in list(csv.reader(file))[1:]}
 
 
 def settings_ranked(runs: Runs, bounds: Bounds) -> Table:
@@ -204,24 +393,16 @@ def settings_ranked(runs: Runs, bounds: Bounds) -> Table:
     environments = [
         env for env in runs.environments if everything == {key[1:] for key in runs.cells if key[0] == env}
     ]
-    header = ("algorithm", "m", "ε", "scaled result, mean over environments", *environments)
-    found = []
+    found: list[tuple[Estimate, tuple[str, ...]]] = []
     for label, m, clip, _ in everything if environments else ():
         means = {env: runs.mean(env, label, (m, clip)) for env in environments}
         scores = [(means[env] - bounds[env][0]) / (bounds[env][1] - bounds[env][0]) for env in environments]
-        found.append((over(scores), label, m, clip, means))
+        estimate = mean_estimate(scores)
+        texts = (shown(estimate, 2), *(number(mean) for mean in means.values()))
+        found.append((estimate, (runs.title(label), str(m), str(clip), *texts)))
     found.sort(key=lambda row: -row[0].value)
-    rows = [
-        (
-            display_name(label),
-            str(m),
-            str(clip),
-            shown(score, 2),
-            *(number(means[env]) for env in environments),
-        )
-        for score, label, m, clip, means in found
-    ]
-    return header, rows
+    header = ("algorithm", "m", "ε", "scaled result, mean over environments", *environments)
+    return header, [row for _, row in found]
 
 
 def symmetric_bounds(runs: Runs, symmetric: Runs) -> Table:
@@ -240,9 +421,8 @@ def symmetric_bounds(runs: Runs, symmetric: Runs) -> Table:
     rows = []
     for env, label, m, clip, _ in symmetric.cells:
         line = [env, str(m), str(clip)]
-        for source, name in ((runs, BASELINE), (symmetric, label), (runs, VARIANTS[1])):
-            cell = source.cells.get((env, name, m, clip, None))
-            line += [str(cell.n), shown(over(cell.finals))] if cell else ["0", "–"]
+        for source, name in ((runs, BASELINE), (symmetric, label), (runs, "sppo-one-sided")):
+            line += _n_and_result(source.cells.get((env, name, m, clip, None)))
         rows.append(line)
     return header, rows
 
@@ -260,115 +440,99 @@ def effect_of_symmetric_bounds(runs: Runs, symmetric: Runs) -> Table:
             units = [setting for setting in settings if setting[1] in chosen]
             gaps = [both.difference(env, label, setting) for setting in units]
             count = sum(len(both.results(env, label, setting)) for setting in units)
-            rows.append((
-                env, ", ".join(map(str, chosen)), str(len(gaps)), str(count), shown(over(gaps)),
-                better_in(gaps),
-            ))  # fmt: skip
+            sizes = ", ".join(map(str, chosen))
+            rows.append((env, sizes, str(len(gaps)), str(count), over(gaps), better_in(gaps)))
     return header, rows
 
 
 def divergences(mirror: Runs, runs: Runs) -> Table:
     """MDPO and sMDPO without a clip and TRPO, with the clipped algorithms at the same m beside them."""
-    header = ("environment", "algorithm", "η", "ε", "n", "result, 95 % interval")
     rows = []
     for env in mirror.environments:
-        rows += [
-            (env, display_name(label), "–" if eta is None else str(eta), "–", *_n_and_result(cell))
-            for label in order_labels(key[1] for key in mirror.cells)
-            for (where, name, _, _, eta), cell in mirror.cells.items()
-            if (where, name) == (env, label)
-        ]
-        rows += [
-            (env, display_name(label), "–", str(clip), *_n_and_result(cell))
-            for label in (BASELINE, *VARIANTS)
-            for (where, name, m, clip, _), cell in runs.cells.items()
-            if (where, name, m) == (env, label, 10) and clip in (0.3, 0.5)
-        ]
-    return header, rows
+        for label in order_labels(key[1] for key in mirror.cells):
+            for cell in mirror.of(env, label):
+                eta = "–" if cell.setting.eta is None else str(cell.setting.eta)
+                rows.append((env, mirror.title(label), eta, "–", *_n_and_result(cell)))
+        for label in (BASELINE, *VARIANTS):
+            for cell in runs.of(env, label):
+                if cell.setting.n_epochs == 10 and cell.setting.clip_range in (0.3, 0.5):
+                    clip = str(cell.setting.clip_range)
+                    rows.append((env, runs.title(label), "–", clip, *_n_and_result(cell)))
+    return ("environment", "algorithm", "η", "ε", "n", "result, 95 % interval"), rows
 
 
-def _n_and_result(cell: Cell) -> tuple[str, str]:
-    return str(cell.n), shown(over(cell.finals))
+def _n_and_result(cell: Cell | None) -> tuple[str, str]:
+    return (str(cell.n), over(cell.finals)) if cell else ("0", "–")
 
 
 def beside_the_literature(runs: Runs) -> Table:
     """Our PPO's results beside published ones, which are at 1M steps."""
-    header = (
-        "environment",
-        "steps here",
-        "PPO, m = 10, ε = 0.3",
-        "best PPO cell",
-        "best sPPO cell",
-        *PUBLISHED,
-    )
+    header = ("environment", "steps here", "PPO, m = 10, ε = 0.3", "best PPO cell", "best sPPO cell",
+              *LITERATURE)  # fmt: skip
     rows = []
     for env in runs.environments:
-        best = {}
+        best = []
         for family in ((BASELINE,), VARIANTS):
-            keys = [key for key in runs.cells if key[0] == env and key[1] in family]
-            key = max(keys, key=lambda key: runs.cells[key].finals.mean())
-            name = f"{display_name(key[1])}, m = {key[2]}, ε = {key[3]}"
-            best[family] = f"{shown(over(runs.cells[key].finals))} ({name}, n = {runs.cells[key].n})"
+            cell = max((c for label in family for c in runs.of(env, label)), key=lambda c: c.finals.mean())
+            setting = f"m = {cell.setting.n_epochs}, ε = {cell.setting.clip_range}"
+            best.append(f"{over(cell.finals)} ({runs.title(cell.label)}, {setting}, n = {cell.n})")
         usual = runs.cells.get((env, BASELINE, 10, 0.3, None))
         rows.append((
-            env, f"{next(c.steps for k, c in runs.cells.items() if k[0] == env):,}",
-            f"{shown(over(usual.finals))} (n = {usual.n})" if usual else "–", best[BASELINE,], best[VARIANTS],
-            *(column.get(short_name(env), "–") for column in PUBLISHED.values()),
+            env, f"{runs.of(env, BASELINE)[0].steps:,}",
+            f"{over(usual.finals)} (n = {usual.n})" if usual else "–", *best,
+            *(column.get(short_name(env), "–") for column in LITERATURE.values()),
         ))  # fmt: skip
     return header, rows
 
 
 def markdown(table: Table) -> str:
     header, rows = table
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return "".join("| " + " | ".join(line) + " |\n" for line in (header, ["---"] * len(header), *rows))
 
 
 def fill(text: str, tables: dict[str, Table]) -> str:
     """A page with the tables between its markers made anew; a marker without a table is an error."""
 
     def replacement(found: re.Match[str]) -> str:
-        heading = found[2]
-        if heading not in tables:
-            raise KeyError(f"no table {heading!r}: there are {', '.join(tables)}")
-        return f"{found[1]}{markdown(tables[heading])}{found[3]}"
+        if found[2] not in tables:
+            raise KeyError(f"no table {found[2]!r}: there are {', '.join(tables)}")
+        return f"{found[1]}{markdown(tables[found[2]])}{found[3]}"
 
     return _MARKED.sub(replacement, text)
 
 
 def all_tables(root: Path) -> dict[str, Table]:
     """Every table for which there are runs, by its heading."""
-    studies = {name: Runs.load(name, root) for name in (GRID, NODECAY, MIRROR, SYMMETRIC)}
+    studies = {name: Runs.load(name, root) for name in STUDIES}
     runs, plain, mirror, symmetric = studies.values()
     bounds = normalisation_bounds(runs.cells.values())
+    whole, plain_whole = replace(runs, whole=True), replace(plain, whole=True)
     made: dict[str, Callable[[], Table]] = {
-        "The runs there are": lambda: inventory(studies),
-        "Verdicts": lambda: verdicts(runs, plain, bounds),
-        "Verdicts by the mean over all evaluations": lambda: verdicts(
-            replace(runs, whole=True), replace(plain, whole=True), bounds
+        "The runs there are": partial(inventory, studies),
+        "Verdicts": partial(verdicts, runs, plain, bounds),
+        "Verdicts by the mean over all evaluations": partial(verdicts, whole, plain_whole, bounds),
+        "(a) Against PPO, environment by environment": partial(in_every_environment, runs),
+        "(a) All environments together": partial(all_environments, runs, bounds),
+        "(a) Without Ant": partial(all_environments, runs, bounds, but="Ant-v5"),
+        "(b) Does the lead grow with m and with ε?": partial(growth_of_lead, runs, bounds),
+        "Lead over PPO at each setting (scaled returns, mean over environments)": partial(
+            lead_by_setting, runs, bounds
         ),
-        "(a) Against PPO, environment by environment": lambda: in_every_environment(runs),
-        "(a) All environments together": lambda: all_environments(runs, bounds),
-        "(a) Without Ant": lambda: all_environments(runs, bounds, but="Ant-v5"),
-        "(b) Does the lead grow with m and with ε?": lambda: growth_of_lead(runs, bounds),
-        "Lead over PPO at each setting (scaled returns, mean over environments)": lambda: lead_by_setting(
-            runs, bounds
+        "(c) Without learning-rate decay and gradient clipping": partial(without_decay, runs, plain),
+        "(c) Against PPO, without decay and clipping": partial(in_every_environment, plain),
+        "(c) Together": partial(all_environments, plain, bounds),
+        "(c) Does the lead grow with m and with ε, without decay and clipping?": partial(
+            growth_of_lead, plain, bounds
         ),
-        "(c) Without learning-rate decay and gradient clipping": lambda: without_decay(runs, plain),
-        "(c) Against PPO, without decay and clipping": lambda: in_every_environment(plain),
-        "(c) Together": lambda: all_environments(plain, bounds),
-        "(c) Does the lead grow with m and with ε, without decay and clipping?": lambda: growth_of_lead(
-            plain, bounds
+        "(c) Lead over PPO at each setting, without both": partial(lead_by_setting, plain, bounds),
+        "How far updates go (median of `train/approx_kl` over training, one run per cell)": partial(
+            distance_of_updates, runs, root
         ),
-        "(c) Lead over PPO at each setting, without both": lambda: lead_by_setting(plain, bounds),
-        "How far updates go (median of `train/approx_kl` over training, runs in `tensorboard/`)": (
-            lambda: distance_of_updates(runs, root / GRID / "tensorboard" / "runs")
-        ),
-        "Where to start": lambda: settings_ranked(runs, bounds),
-        "PPO with symmetric bounds": lambda: symmetric_bounds(runs, symmetric),
-        "What symmetric bounds change": lambda: effect_of_symmetric_bounds(runs, symmetric),
-        "The divergence instead of the clip, and TRPO": lambda: divergences(mirror, runs),
-        "Beside published results": lambda: beside_the_literature(runs),
+        "Where to start": partial(settings_ranked, runs, bounds),
+        "PPO with symmetric bounds": partial(symmetric_bounds, runs, symmetric),
+        "What symmetric bounds change": partial(effect_of_symmetric_bounds, runs, symmetric),
+        "The divergence instead of the clip, and TRPO": partial(divergences, mirror, runs),
+        "Beside published results": partial(beside_the_literature, runs),
     }
     tables = {heading: make() for heading, make in made.items()}
     return {heading: table for heading, table in tables.items() if table[1]}
@@ -378,16 +542,10 @@ def main() -> None:
     """Write the tables."""
     tables = all_tables(RESULTS)
     text = "# Claim by claim\n\nMade by `python benchmarks/mujoco_claims.py` from the studies' CSV files.\n"
-    for heading, table in tables.items():
-        text += f"\n## {heading}\n\n{markdown(table)}"
-    (RESULTS / "claims.md").write_text(text)
-    content = {
-        heading: [dict(zip(header, row, strict=True)) for row in rows]
-        for heading, (header, rows) in tables.items()
-    }
-    (RESULTS / "claims.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    text += "".join(f"\n## {heading}\n\n{markdown(table)}" for heading, table in tables.items())
+    (RESULTS / "claims.md").write_text(text, encoding="utf-8")
     for page in READMES:
-        page.write_text(fill(page.read_text(), tables))
+        page.write_text(fill(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
     print(text)
 
 

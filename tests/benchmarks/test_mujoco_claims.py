@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import shutil
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
+from benchmarks import mujoco_claims as claims
 from sppo.records.published import write_runs
 from sppo.records.studies import read_records
+from sppo.report.events import scalar, write_events
+from sppo.report.tensorboard import run_name
 from tests.report import synthetic_study as synthetic
-
-PATH = Path(__file__).parents[2] / "benchmarks" / "mujoco_claims.py"
-
-
-@pytest.fixture(scope="module")
-def claims() -> ModuleType:
-    """The script, which finds its neighbours as it does when it is run."""
-    sys.path.insert(0, str(PATH.parent))
-    spec = importlib.util.spec_from_file_location("mujoco_claims", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["mujoco_claims"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def result(algorithm: str, m: int, clip: float, seed: int) -> float:
@@ -61,7 +47,7 @@ def rows(table: tuple) -> list[dict[str, str]]:
     return [dict(zip(header, row, strict=True)) for row in body]
 
 
-def test_differences_are_paired_and_averaged_over_settings(claims: ModuleType, root: Path) -> None:
+def test_differences_are_paired_and_averaged_over_settings(root: Path) -> None:
     found = rows(claims.in_every_environment(claims.Runs.load("mujoco-500k", root)))
     assert [row["environment"] for row in found] == ["Hopper-v5"] * 2 + ["Ant-v5"] * 2
     softmax, one_sided = found[:2]
@@ -72,7 +58,7 @@ def test_differences_are_paired_and_averaged_over_settings(claims: ModuleType, r
     assert one_sided["better in"] == "6 of 6"
 
 
-def test_environments_together(claims: ModuleType, root: Path) -> None:
+def test_environments_together(root: Path) -> None:
     runs = claims.Runs.load("mujoco-500k", root)
     found = rows(claims.all_environments(runs, claims.normalisation_bounds(runs.cells.values())))
     assert [(row["m"], row["pairs"]) for row in found[:3]] == [("10", "6"), ("100", "6"), ("10, 100", "12")]
@@ -80,7 +66,7 @@ def test_environments_together(claims: ModuleType, root: Path) -> None:
     assert found[5]["scaled difference, 95 % interval"] == "0.03 [0.03, 0.03]"
 
 
-def test_growth_of_the_lead(claims: ModuleType, root: Path) -> None:
+def test_growth_of_the_lead(root: Path) -> None:
     """In units of the spread of all results: from 1000 - 200 to 1100 + 10."""
     runs = claims.Runs.load("mujoco-500k", root)
     bounds = claims.normalisation_bounds(runs.cells.values())
@@ -93,7 +79,7 @@ def test_growth_of_the_lead(claims: ModuleType, root: Path) -> None:
     assert one_sided["lead at m = 100 minus at m = 10"] == "0.00 [0.00, 0.00]"
 
 
-def test_what_is_left_without_decay(claims: ModuleType, root: Path) -> None:
+def test_what_is_left_without_decay(root: Path) -> None:
     runs, plain = (claims.Runs.load(name, root) for name in ("mujoco-500k", "mujoco-500k-nodecay"))
     ppo, softmax, _ = rows(claims.without_decay(runs, plain))[:3]
     assert ppo["change, 95 % interval"] == "−500.0 [−500.0, −500.0]"
@@ -101,7 +87,7 @@ def test_what_is_left_without_decay(claims: ModuleType, root: Path) -> None:
     assert softmax["kept"] == "100%"
 
 
-def test_verdicts(claims: ModuleType, root: Path) -> None:
+def test_verdicts(root: Path) -> None:
     """sPPO's lead grows by construction, the one-sided variant's lead of 10 is certain and constant."""
     found = {row["claim"]: row for row in rows(claims.all_tables(root)["Verdicts"])}
     decided = {claim: row["verdict"].strip("*") for claim, row in found.items()}
@@ -124,7 +110,7 @@ def test_verdicts(claims: ModuleType, root: Path) -> None:
     )
 
 
-def test_verdicts_on_the_whole_curve(claims: ModuleType, tmp_path: Path) -> None:
+def test_verdicts_on_the_whole_curve(tmp_path: Path) -> None:
     """A lead of 50 that is lost in the last evaluation counts over the whole training only."""
     source, copy = tmp_path / "records", tmp_path / "mujoco-500k"
     copy.mkdir()
@@ -141,9 +127,7 @@ def test_verdicts_on_the_whole_curve(claims: ModuleType, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("shift", "verdict"), [(0.0, "refuted"), (960.0, "holds"), (890.0, "open")])
-def test_failing_is_to_keep_less_than_a_tenth(
-    claims: ModuleType, tmp_path: Path, shift: float, verdict: str
-) -> None:
+def test_failing_is_to_keep_less_than_a_tenth(tmp_path: Path, shift: float, verdict: str) -> None:
     """PPO's results lie between 850 and 1050: without both, 960 less is a tenth of none of them."""
     publish(tmp_path, "mujoco-500k", shift=0.0)
     publish(tmp_path, "mujoco-500k-nodecay", shift=shift)
@@ -151,7 +135,7 @@ def test_failing_is_to_keep_less_than_a_tenth(
     assert found["(c) without decay and clipping PPO fails"].strip("*") == verdict
 
 
-def test_changes_are_between_the_seeds_that_both_have(claims: ModuleType, tmp_path: Path) -> None:
+def test_changes_are_between_the_seeds_that_both_have(tmp_path: Path) -> None:
     """Every seed is 100 better than the one before: other seeds would show as a change."""
     publish(tmp_path, "mujoco-500k", shift=0.0, seeds=(0, 1, 2))
     publish(tmp_path, "mujoco-500k-nodecay", shift=0.0, seeds=(2,))
@@ -164,7 +148,7 @@ def test_changes_are_between_the_seeds_that_both_have(claims: ModuleType, tmp_pa
     assert found[0]["change, 95 % interval"] == "400.0 [400.0, 400.0]"
 
 
-def test_other_bounds_by_size_of_the_clip(claims: ModuleType, root: Path) -> None:
+def test_other_bounds_by_size_of_the_clip(root: Path) -> None:
     """Symmetric bounds that are worth 100 epsilon: 10 at the small clip, 30 and 50 at the large ones."""
     source, copy = root / "records" / "symmetric", root / "mujoco-500k-symmetric"
     copy.mkdir()
@@ -184,7 +168,7 @@ def test_other_bounds_by_size_of_the_clip(claims: ModuleType, root: Path) -> Non
     assert [gap.split()[0] for gap in gaps[1:]] == ["40.0", "30.0"]
 
 
-def test_divergences_stand_beside_the_clips(claims: ModuleType, root: Path) -> None:
+def test_divergences_stand_beside_the_clips(root: Path) -> None:
     source, copy = root / "records" / "mirror", root / "mujoco-500k-mirror"
     copy.mkdir()
     for label, eta in (("trpo", None), ("smdpo", 1.0), ("smdpo", 10.0)):
@@ -194,7 +178,7 @@ def test_divergences_stand_beside_the_clips(claims: ModuleType, root: Path) -> N
     found = rows(claims.all_tables(root)["The divergence instead of the clip, and TRPO"])
     assert {row["environment"] for row in found} == {"Hopper-v5"}
     assert {(row["algorithm"], row["η"]) for row in found if row["ε"] == "–"} == {
-        ("TRPO", "–"),
+        ("trpo", "–"),
         ("sMDPO", "1.0"),
         ("sMDPO", "10.0"),
     }
@@ -202,7 +186,7 @@ def test_divergences_stand_beside_the_clips(claims: ModuleType, root: Path) -> N
     assert (ppo["ε"], ppo["n"], ppo["result, 95 % interval"].split()[0]) == ("0.3", "2", "1050")
 
 
-def test_ranking_is_over_environments_that_all_have(claims: ModuleType, root: Path) -> None:
+def test_ranking_is_over_environments_that_all_have(root: Path) -> None:
     runs = claims.Runs.load("mujoco-500k", root)
     runs.cells.pop(("Ant-v5", "sppo-one-sided", 10, 0.1, None))
     found = rows(claims.settings_ranked(runs, claims.normalisation_bounds(runs.cells.values())))
@@ -212,14 +196,38 @@ def test_ranking_is_over_environments_that_all_have(claims: ModuleType, root: Pa
     assert found[0]["Hopper-v5"] == "1060"
 
 
-def test_only_what_was_run_is_tabulated(claims: ModuleType, root: Path) -> None:
+def test_only_what_was_run_is_tabulated(root: Path) -> None:
     tables = claims.all_tables(root)
     assert not any("TRPO" in heading or "symmetric" in heading for heading in tables)
     assert all(len(set(map(len, [header, *body]))) == 1 for header, body in tables.values())
     assert "| --- |" in claims.markdown(next(iter(tables.values())))
 
 
-def test_pages_get_the_tables_they_ask_for(claims: ModuleType) -> None:
+def test_published_tables_come_out_of_the_committed_files() -> None:
+    """Every table of the two READMEs, to the letter, from what is in git."""
+    tables = claims.all_tables(claims.RESULTS)
+    for page in claims.READMES:
+        text = page.read_text(encoding="utf-8")
+        assert "<!-- table: " in text
+        assert claims.fill(text, tables) == text
+
+
+def test_distances_are_kept_where_their_event_files_are_not(root: Path) -> None:
+    """Only the medians are published: without the event files the table says the same."""
+    runs = claims.Runs.load("mujoco-500k", root)
+    cell = runs.cells["Hopper-v5", "sppo", 10, 0.3, None]
+    folder = root / "mujoco-500k" / "tensorboard" / "runs" / run_name(cell, cell.runs[0])
+    folder.mkdir(parents=True)
+    values = [(step, scalar("train/approx_kl", 0.01 * step)) for step in (1, 2, 30)]
+    write_events(folder / "events.out.tfevents.1.thinned", values, wall_time=0)
+    before = claims.distance_of_updates(runs, root)
+    (row,) = [row for row in rows(before) if row["environment"] == "Hopper-v5" and row["algorithm"] == "sPPO"]
+    assert (row["m = 10, ε = 0.3"], row["m = 10, ε = 0.1"]) == ("0.02", "–")
+    shutil.rmtree(root / "mujoco-500k" / "tensorboard")
+    assert claims.distance_of_updates(runs, root) == before
+
+
+def test_pages_get_the_tables_they_ask_for() -> None:
     tables = {"One": (("a", "b"), [("1", "2")])}
     page = "before\n<!-- table: One -->\n| old |\n<!-- end -->\nafter <!-- end -->\n"
     filled = (
