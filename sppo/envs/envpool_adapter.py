@@ -16,26 +16,27 @@ from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
-from sppo.envs.workers import available_processes
+from sppo.envs.cores import available_processes
 
 
 def make_envpool(
-    env_id: Any,
+    env_id: str,
     n_envs: int = 1,
     seed: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
-    **unsupported: Any,
+    unsupported: Sequence[str] = (),
 ) -> VecEnv:
-    """Make ``n_envs`` EnvPool environments; its wrappers are its own, so Gymnasium's are refused."""
-    if not isinstance(env_id, str):
-        raise ValueError('backend="envpool" needs an environment id: EnvPool has its own environments')
-    if any(value is not None for value in unsupported.values()):
-        names = ", ".join(sorted(unsupported))
+    """Make ``n_envs`` EnvPool environments; its wrappers are its own, so Gymnasium's are refused.
+
+    :param unsupported: arguments that the user gave and EnvPool does not know
+    """
+    if unsupported:
+        names = ", ".join(unsupported)
         raise ValueError(f'backend="envpool" does not take {names}: write backend="gymnasium" instead')
     try:
         import envpool
     except ImportError as error:
-        raise ImportError('backend="envpool" needs EnvPool: pip install "sppo[envpool]"') from error
+        raise ImportError('backend="envpool" needs EnvPool: pip install ".[envpool]"') from error
     threads = min(available_processes(), n_envs)
     options = {} if seed is None else {"seed": seed}
     with warnings.catch_warnings():

@@ -1,25 +1,28 @@
-"""The process-wide random generators: Python's, NumPy's, torch's."""
+"""The process-wide random generators: Python's, NumPy's, torch's; and those of spaces."""
 
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 import numpy as np
-import torch as th
 from gymnasium import spaces
 
 
 def capture_generators() -> dict[str, Any]:
-    """The state of every process-wide generator that a training draws from."""
+    """The state of every process-wide generator that a training, or an environment, draws from."""
     state: dict[str, Any] = {
         "python": random.getstate(),
         # Stable-Baselines3 shuffles minibatches with the legacy global generator.
         "numpy": np.random.get_state(),  # noqa: NPY002
-        "torch": th.get_rng_state(),
     }
-    if th.cuda.is_available() and th.cuda.is_initialized():
-        state["cuda"] = th.cuda.get_rng_state_all()
+    # A process that has not imported it has not drawn from it.
+    th = sys.modules.get("torch")
+    if th is not None:
+        state["torch"] = th.get_rng_state()
+        if th.cuda.is_available() and th.cuda.is_initialized():
+            state["cuda"] = th.cuda.get_rng_state_all()
     return state
 
 
@@ -27,9 +30,12 @@ def restore_generators(state: dict[str, Any]) -> None:
     """Put the generators back as :func:`capture_generators` found them."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])  # noqa: NPY002
-    th.set_rng_state(state["torch"])
-    if "cuda" in state and th.cuda.is_available():
-        th.cuda.set_rng_state_all(state["cuda"])
+    if "torch" in state:
+        import torch as th
+
+        th.set_rng_state(state["torch"])
+        if "cuda" in state and th.cuda.is_available():
+            th.cuda.set_rng_state_all(state["cuda"])
 
 
 def space_generators(space: spaces.Space) -> list[np.random.Generator | None]:

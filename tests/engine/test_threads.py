@@ -7,7 +7,7 @@ import torch as th
 
 from sppo.engine import threads
 from sppo.engine.layout import describe
-from sppo.envs.workers import available_processes, idle_cores
+from sppo.envs.cores import available_processes, idle_cores
 from tests.engine.engine_models import make_model
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from typing import Any
@@ -10,13 +9,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.registration import register
 from stable_baselines3.common.env_util import make_vec_env as upstream_make
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 import sppo
-from sppo.envs import factory as vec_env_module
-from sppo.envs.infos import InfoCodec
+from sppo.envs import factory
 from sppo.envs.worker_vec_env import WorkerVecEnv
 from tests.envs.chain_env import Chain
 
@@ -24,7 +23,7 @@ from tests.envs.chain_env import Chain
 @pytest.fixture(autouse=True)
 def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    monkeypatch.setattr("sppo.envs.workers.os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("sppo.envs.cores.os.sched_getaffinity", lambda _: {0, 1})
 
 
 def assert_same_run(ours: Any, theirs: Any, steps: int = 40) -> None:
@@ -68,7 +67,8 @@ def test_same_api(backend: Any) -> None:
     env = sppo.make_vec_env(Chain, 5, seed=3, backend=backend, env_kwargs={"limit": 7})
     assert env.get_attr("_limit") == [7] * 5
     env.set_attr("_limit", 9, indices=[1, -1])
-    assert env.env_method("get_wrapper_attr", "_limit") in ([7, 9, 7, 7, 9], [7, 7, 7, 7, 7])
+    assert env.env_method("get_wrapper_attr", "_limit") == [7, 9, 7, 7, 9]
+    assert env.get_attr("_limit", indices=[4, 0]) == [9, 7]
     assert env.env_is_wrapped(Monitor) == [True] * 5
     assert env.env_is_wrapped(DummyVecEnv) == [False] * 5
     assert env.env_method("has_wrapper_attr", "_limit", indices=2) == [True]
@@ -80,99 +80,85 @@ def test_same_api(backend: Any) -> None:
     env.close()
 
 
-class Failing(Chain):
-    def step(self, action: Any) -> Any:
-        raise KeyError("broken joint")
-
-
-def test_a_failing_environment_shows_its_traceback() -> None:
-    env = WorkerVecEnv([Chain, Failing], n_processes=2)
-    env.reset()
-    with pytest.raises(RuntimeError, match="broken joint"):
-        env.step(np.zeros((2, 3), np.float32))
-    env.close()
-
-
-def test_dictionaries_of_observations_go_through_upstreams_processes() -> None:
-    env = sppo.make_vec_env(Chain, 2, backend="subproc", env_kwargs={"observation": "dict"})
-    assert isinstance(env, SubprocVecEnv)
-    assert set(env.reset()) == {"a"}
-    env.close()
-    env = sppo.make_vec_env(Chain, 2, seed=1, backend="gymnasium", env_kwargs={"observation": "dict"})
-    before = env.reset()["a"].copy()
-    after, *_ = env.step(np.zeros((2, 3), np.float32))
-    assert not np.array_equal(before, after["a"])
+@pytest.mark.parametrize("backend", ["gymnasium", "subproc"])
+def test_dictionaries_of_observations(backend: Any) -> None:
+    ours = sppo.make_vec_env(Chain, 3, seed=1, backend=backend, env_kwargs={"observation": "dict"})
+    theirs = upstream_make(Chain, 3, seed=1, env_kwargs={"observation": "dict"})
+    actions = np.zeros((3, 3), np.float32)
+    a, b = ours.reset(), theirs.reset()
+    for _ in range(20):
+        assert list(a) == list(b) == ["a"]
+        np.testing.assert_array_equal(a["a"], b["a"])
+        a, b = ours.step(actions)[0], theirs.step(actions)[0]
+    ours.close()
 
 
 def test_auto_stays_in_process_where_processes_do_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    # Threads that earlier tests left behind would forbid it.
-    monkeypatch.setattr(vec_env_module, "can_fork", lambda: True)
-    monkeypatch.setattr(vec_env_module, "idle_cores", lambda: 2.0)
+    monkeypatch.setattr(factory, "idle_cores", lambda: 2.0)
     assert isinstance(sppo.make_vec_env("CartPole-v1", 2), DummyVecEnv)
     busy = sppo.make_vec_env("Humanoid-v5", 4)
     assert isinstance(busy, WorkerVecEnv)
     busy.close()
-    monkeypatch.setattr(vec_env_module, "idle_cores", lambda: 0.4)
+    monkeypatch.setattr(factory, "idle_cores", lambda: 0.4)
     assert isinstance(sppo.make_vec_env("Humanoid-v5", 4), DummyVecEnv)
-    monkeypatch.setattr(vec_env_module, "idle_cores", lambda: 2.0)
+    monkeypatch.setattr(factory, "idle_cores", lambda: 2.0)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert isinstance(sppo.make_vec_env("Humanoid-v5", 4), DummyVecEnv)
 
 
-def test_processes_that_cannot_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside another thread, workers start from scratch; and ``auto`` does without."""
-    monkeypatch.setattr(vec_env_module, "idle_cores", lambda: 2.0)
-    release = threading.Event()
-    other = threading.Thread(target=release.wait)
-    other.start()
+def test_auto_stays_in_process_where_environments_cannot_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factory, "_gains_from_processes", lambda *_: True)
+    lock = threading.Lock()
+    register("SppoUnsendable-v0", entry_point=lambda: (lock, Chain())[1])
     try:
-        assert isinstance(sppo.make_vec_env("Humanoid-v5", 4), DummyVecEnv)
-        ours = sppo.make_vec_env("CartPole-v1", 2, seed=3, backend="subproc")
-        assert isinstance(ours, WorkerVecEnv)
-        assert_same_run(ours, upstream_make("CartPole-v1", 2, seed=3), steps=5)
-        ours.close()
+        env = sppo.make_vec_env("SppoUnsendable-v0", 2)
+        assert isinstance(env, DummyVecEnv)
+        assert env.reset().shape == (2, 5)
+        with pytest.raises(Exception, match="SppoUnsendable"):
+            sppo.make_vec_env("SppoUnsendable-v0", 2, backend="subproc")
     finally:
-        release.set()
-        other.join()
+        del gym.registry["SppoUnsendable-v0"]
 
 
 def test_a_given_class_is_used() -> None:
     assert type(sppo.make_vec_env("CartPole-v1", 1, vec_env_cls=DummyVecEnv)) is DummyVecEnv
 
 
-def test_workers_do_not_outlive_their_parent() -> None:
-    code = (
-        "import os, sppo\n"
-        "env = sppo.make_vec_env('CartPole-v1', 2, backend='subproc')\n"
-        "print(env._workers[0][0].pid, flush=True)\n"
-        "os._exit(0)\n"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    pid = int(run.stdout.split()[0])
-    for _ in range(100):
-        if not alive(pid):
-            return
-        subprocess.run(["sleep", "0.05"], check=True)
-    raise AssertionError("the worker is still there")
+BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"backend": "threads"}, 'backend="gymnasium"'),
+    ({"env_id": Chain, "backend": "envpool"}, "environment id"),
+    ({"backend": "envpool", "wrapper_class": Monitor}, "does not take wrapper_class:"),
+    ({"backend": "envpool", "start_index": 3}, "does not take start_index:"),
+    ({"backend": "subproc", "vec_env_cls": DummyVecEnv}, "leave one of them out"),
+    ({"n_envs": 0}, "from 1"),
+    ({"n_envs": -2}, "from 1"),
+    ({"n_envs": 2.0}, "from 1"),
+    ({"n_envs": True}, "from 1"),
+    ({"seed": -1}, "from 0"),
+    ({"seed": "7"}, "from 0"),
+    ({"env_id": 5}, "function that makes one"),
+    ({"env_id": gym.make("CartPole-v1")}, "function that makes one"),
+]
 
 
-def alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+@pytest.mark.parametrize(("arguments", "message"), BAD_ARGUMENTS)
+def test_bad_arguments_say_what_to_write(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sppo.make_vec_env(**{"env_id": "CartPole-v1", **arguments})
 
 
-def test_bad_backends_say_what_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match='backend="gymnasium"'):
-        sppo.make_vec_env("CartPole-v1", backend="threads")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="environment id"):
-        sppo.make_vec_env(Chain, backend="envpool")
+def test_a_missing_envpool_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(ImportError, match=r"sppo\[envpool\]"):
+    with pytest.raises(ImportError, match=r'pip install "\.\[envpool\]"'):
         sppo.make_vec_env("CartPole-v1", backend="envpool")
+
+
+@pytest.mark.parametrize("backend", ["gymnasium", "subproc"])
+def test_one_environment_twice_is_refused(backend: Any) -> None:
+    env = gym.make("CartPole-v1")
+    with pytest.raises(ValueError, match="same"):
+        sppo.make_vec_env(lambda: env, 4, backend=backend)
 
 
 @pytest.mark.slow
@@ -222,27 +208,6 @@ def test_envpool_trains_normalised_with_continuous_actions(engine: str) -> None:
     action, _ = model.predict(np.zeros(hopper.observation_space.shape or ()))
     assert hopper.action_space.contains(action)
     hopper.close()
-
-
-def test_infos_survive_the_shared_memory() -> None:
-    writer, reader, row = InfoCodec(), InfoCodec(), np.zeros(InfoCodec.CAPACITY)
-    infos: list[dict[str, Any]] = [
-        {"a": 0.1, "b": np.float64(np.pi), "c": True, "d": 7, "e": np.arange(6.0).reshape(2, 3)},
-        {"a": 0.2, "b": np.float64(1e300), "c": False, "d": -1, "e": np.zeros((2, 3))},
-        {"a": np.float32(0.3)},
-        {},
-    ]
-    for info in infos:
-        number, form = writer.encode(info, row)
-        if form is not None:
-            reader.learn(form)
-        decoded = reader.decode(number, row)
-        assert list(decoded) == list(info)
-        for name, value in info.items():
-            assert type(decoded[name]) is type(value)
-            np.testing.assert_array_equal(decoded[name], value)
-    for other in ({"a": "text"}, {"a": 2**60}, {"a": np.zeros(100)}, {"a": np.zeros(2, np.int64)}):
-        assert writer.encode(other, row)[0] == -1
 
 
 def test_registered_environment_is_used_as_it_is() -> None:

@@ -1,0 +1,142 @@
+"""The training's side of a worker process: starting it, asking it, and ending it."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from sppo.envs.channel import Channel
+from sppo.envs.group import EnvFn
+from sppo.envs.worker import FAILURE
+
+#: how long a worker may take to close its environments before it is killed
+PATIENCE_SECONDS = 5.0
+
+_START = "import sys; sys.path[:] = sys.argv[2:]; from sppo.envs.worker import main; main(int(sys.argv[1]))"
+
+
+class WorkerError(RuntimeError):
+    """A worker process that cannot go on; the message says which one, and why."""
+
+
+class WorkerProcess:
+    """A process with some of a vectorised environment's environments.
+
+    :param envs: the places of its environments
+    """
+
+    def __init__(self, envs: slice) -> None:
+        self.envs = envs
+        self._name = f"the process of environments {envs.start} to {envs.stop - 1}"
+        self._number = 0
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with there:
+            # A session of its own: Ctrl-C is for the training, which closes the socket if it ends.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, str(there.fileno()), *_search_path()],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(there.fileno(),),
+                start_new_session=True,
+            )
+        self._channel = Channel(here)
+
+    def ask(self, method: str, *args: Any, **kwargs: Any) -> int:
+        """Ask for a call of a method of its ``EnvGroup``; returns the number of the question."""
+        self._number += 1
+        # Plain pickle would name what this program's script defines, and the worker does not have.
+        dumps = pickle.dumps if method == "step" else cloudpickle.dumps
+        try:
+            self._channel.send(self._number, dumps((method, args, kwargs)), drop_incoming=True)
+        except OSError as error:
+            raise self._gone() from error
+        return self._number
+
+    def answer(self, number: int) -> Any:
+        """The answer to a question; those to earlier ones, which nobody waited for, are passed over."""
+        while True:
+            try:
+                message = self._channel.receive()
+            except (EOFError, OSError) as error:
+                raise self._gone() from error
+            if message is None or message[0] < number:
+                continue
+            kind, content = pickle.loads(message[1])
+            if kind == FAILURE:
+                failure, text = content
+                failure.add_note(f"In {self._name}:\n{text}")
+                raise failure
+            return content
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Ask and wait."""
+        return self.answer(self.ask(method, *args, **kwargs))
+
+    def _gone(self) -> WorkerError:
+        if self._channel.socket.fileno() < 0:
+            return WorkerError("these environments were closed: make new ones")
+        code = self._process.poll()
+        reason = "has ended" if code is None else f"has died (exit code {code})"
+        return WorkerError(f"{self._name} {reason}: make the vectorised environment anew")
+
+
+def end(workers: Iterable[WorkerProcess]) -> None:
+    """Tell workers to close their environments, and see to it that they end."""
+    for worker in workers:
+        worker._channel.socket.close()
+    for worker in workers:
+        try:
+            worker._process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            worker._process.kill()
+            worker._process.wait()
+
+
+def packed(env_fns: Sequence[EnvFn], by_value: Sequence[ModuleType]) -> bytes:
+    """Functions that make environments, and the environments registered here, for a worker.
+
+    :param by_value: modules whose contents are sent along instead of being imported there
+    """
+    for module in by_value:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps((_registered(), list(env_fns)))
+    except Exception as error:  # pickling runs arbitrary code
+        raise ValueError(
+            f'the environments cannot be sent to another process ({error}): write backend="gymnasium"'
+        ) from error
+    finally:
+        for module in by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _registered() -> dict[str, EnvSpec]:
+    """What Gymnasium does not register by itself, where it can be sent."""
+    specs = {}
+    for name, spec in gym.registry.items():
+        if isinstance(spec.entry_point, str) and spec.entry_point.startswith("gymnasium."):
+            continue
+        spec = copy.copy(spec)
+        try:
+            if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
+                spec.entry_point = load_env_creator(spec.entry_point)  # type: ignore[assignment]
+            cloudpickle.dumps(spec)
+        except Exception:  # one that is not used need not be sendable
+            continue
+        specs[name] = spec
+    return specs
+
+
+def _search_path() -> list[str]:
+    # An empty entry means the directory that the program was started in.
+    return [path or os.getcwd() for path in sys.path]
