@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 from collections.abc import Sequence
+
+from sppo import __version__
 
 #: command -> (module with ``main(argv)``, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -30,9 +33,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog=f"commands:\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    parser.add_argument("--version", action="version", version=f"sppo {__version__}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", nargs="?")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="'COMMAND --help' lists them")
     args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return 2
     module, _ = COMMANDS[args.command]
     command = importlib.import_module(module).main
     if args.command == "study":

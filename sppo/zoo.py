@@ -26,7 +26,7 @@ try:
     from rl_zoo3 import exp_manager, hyperparams_opt
     from rl_zoo3 import utils as zoo_utils
 except ImportError as error:
-    raise ImportError('sppo.zoo needs the RL Zoo: pip install "sppo[zoo]"') from error
+    raise ImportError('sppo.zoo needs the RL Zoo: pip install ".[zoo]"') from error
 
 HYPERPARAMS = Path(__file__).parent / "hyperparams"
 

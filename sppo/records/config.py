@@ -63,6 +63,10 @@ class RunConfig:
         text = json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def is_same_run(self, config: Mapping[str, Any]) -> bool:
+        """Whether a configuration, as ``config.json`` holds it, is this one."""
+        return config == self.as_dict()
+
     @property
     def directory_name(self) -> str:
         """The run's directory within its study."""

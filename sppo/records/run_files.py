@@ -21,14 +21,18 @@ identity (:attr:`sppo.records.config.RunConfig.hash`)::
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from sppo.records.config import RunConfig
 
 #: Version of this layout; ``config.json`` states it. Files without one are of version 1.
 SCHEMA = 1
@@ -77,6 +81,84 @@ class Evaluations:
         # episodes are compared with their own mean first: squares of large returns would lose the digits
         squares = np.bincount(index, weights=(self.returns - means[index]) ** 2, minlength=len(numbers))
         return self.timesteps[first], means, np.sqrt(squares / episodes), episodes
+
+
+class RunWriter:
+    """Writes the records of one run.
+
+    :param write: puts bytes into a file, whole or not at all
+    :param guard: called before every write; raises if the directory has become somebody else's
+    """
+
+    def __init__(
+        self, directory: Path, write: Callable[[Path, bytes], None], guard: Callable[[], None]
+    ) -> None:
+        self.directory = directory
+        self.guard = guard
+        self._write = write
+
+    def file(self, name: str, data: bytes) -> None:
+        """Any of the run's files."""
+        self.guard()
+        self._write(self.directory / name, data)
+
+    def config(self, config: RunConfig, versions: dict[str, str], git_revision: str | None) -> None:
+        header = {"config": config.as_dict(), "hash": config.hash, "schema": SCHEMA}
+        self._json(CONFIG, {**header, "versions": versions, "git_revision": git_revision})
+
+    def evaluation(self, number: int, timesteps: int, episodes: Sequence[tuple[float, int]]) -> None:
+        """Return and length of each episode; they are appended to what is there."""
+        self.guard()
+        with open(self.directory / EVALUATIONS, "a") as table:
+            if table.tell() == 0:
+                table.write(EVALUATIONS_HEADER + "\n")
+            table.writelines(
+                f"{number},{timesteps},{episode},{total!r},{length}\n"
+                for episode, (total, length) in enumerate(episodes)
+            )
+
+    def restart(self, timesteps: int) -> None:
+        """Episodes were started again at this step."""
+        self.guard()
+        with open(self.directory / RESTARTS, "a") as restarts:
+            restarts.write(f"{timesteps}\n")
+
+    def progress(self, timesteps: int, total_timesteps: int, wall_seconds: float) -> None:
+        # Not synced to disk: it is for watching only, and comes often.
+        self.guard()
+        aside = self.directory / f".{PROGRESS}.aside"
+        content = {"timesteps": timesteps, "total_timesteps": total_timesteps, "wall_seconds": wall_seconds}
+        with contextlib.suppress(OSError):
+            aside.write_text(json.dumps(content))
+            aside.replace(self.directory / PROGRESS)
+
+    def result(self, config: RunConfig, timesteps: int, wall_seconds: float) -> None:
+        """Last, since it says that all the others are there.
+
+        :raises ValueError: if the last evaluation's return is not finite
+        """
+        _, returns = read_evaluations(self.directory).curve()
+        if not np.isfinite(returns[-1]):
+            raise ValueError(f"the last evaluation has a return of {returns[-1]}")
+        restarts = self.directory / RESTARTS
+        content = {
+            "status": "completed",
+            "timesteps": timesteps,
+            "final_return": float(returns[-1]),
+            "wall_seconds": wall_seconds,
+            "hash": config.hash,
+            # Other than 0, the run is not what it would have been without interruptions.
+            "episode_restarts": len(restarts.read_text().splitlines()) if restarts.exists() else 0,
+        }
+        self._json(RESULT, content)
+        (self.directory / PROGRESS).unlink(missing_ok=True)
+
+    def failure(self, error: str, traceback: str, timesteps: int) -> None:
+        content = {"status": "failed", "error": error, "traceback": traceback, "timesteps": timesteps}
+        self._json(FAILURE, content)
+
+    def _json(self, name: str, content: dict[str, Any]) -> None:
+        self.file(name, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any] | None:

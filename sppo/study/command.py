@@ -18,7 +18,7 @@ from sppo.study.definition import StudyError, StudyPlan, read_plan
 from sppo.study.display import make_display
 from sppo.study.execution import Options, Outcome
 from sppo.study.local import available_cores, run_local
-from sppo.study.overview import calibration, duration, predicted_seconds, statuses, table
+from sppo.study.overview import calibration, duration, makespan, predicted_seconds, statuses, table
 from sppo.study.stopping import Stopper
 
 Report = Callable[[Sequence[str]], int]
@@ -133,11 +133,11 @@ def _plan(args: argparse.Namespace) -> int:
     print(table(runs, found))
     scale, measured = calibration(runs, found, directory)
     left = [run for run, status in zip(runs, found, strict=True) if status not in ("completed", "failed")]
-    seconds = scale * sum(predicted_seconds(run) for run in left)
+    costs = [scale * predicted_seconds(run) for run in left]
     source = f"from {measured} completed runs" if measured else "a rough guess from typical costs"
     print(
-        f"{len(runs)} runs, {len(left)} to do: about {duration(seconds)} of one core, "
-        f"{duration(seconds / args.jobs)} with --jobs {args.jobs} ({source})"
+        f"{len(runs)} runs, {len(left)} to do: about {duration(sum(costs))} of one core, "
+        f"{duration(makespan(costs, args.jobs))} with --jobs {args.jobs} ({source})"
     )
     print(f"records: {directory}")
     return 0
@@ -168,32 +168,33 @@ def _status(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     study = read_plan(args.file)
     runs, directory = select(study, args), _directory(study, args)
-    write_study(study, directory)
     found = statuses(runs, directory)
     options = Options(args.checkpoint_every or study.checkpoint_every, args.retry_failed)
     leave = ("completed",) if args.retry_failed else ("completed", "failed")
     todo = [run for run, status in zip(runs, found, strict=True) if status not in leave]
-    failed_before = [run for run, status in zip(runs, found, strict=True) if status == "failed"]
-    with make_display(runs, found, study.varied, directory) as display, Stopper() as stopper:
-        if args.retry_failed:
-            for run in failed_before:
-                display.expect(run)
+    settled = [status for status in found if status in leave]
+    if todo or directory.exists():
+        write_study(study, directory)
+    if not todo:
+        done = settled.count("completed")
+        where = f" in {directory}" + (f", the others in {args.published}" if args.published else "")
+        print(f"nothing to do: {done} run{'s' * (done != 1)} completed before,{where}")
+        return _conclude([], settled, directory, stopped=False)
+    with make_display(settled, todo, study.varied, directory) as display, Stopper() as stopper:
         if args.executor == "ray":
             from sppo.study.ray_executor import run_ray
 
             outcomes = run_ray(todo, directory, options, args.address, args.cpus, display, stopper)
         else:
             outcomes = run_local(todo, directory, options, args.jobs, display, stopper)
-    return _conclude(
-        outcomes, failed_before if not args.retry_failed else [], directory, bool(stopper.requests)
-    )
+    return _conclude(outcomes, settled, directory, bool(stopper.requests))
 
 
-def _conclude(outcomes: list[Outcome], failed_before: list[RunConfig], directory: Path, stopped: bool) -> int:
+def _conclude(outcomes: list[Outcome], settled: list[str], directory: Path, stopped: bool) -> int:
     """Say how it ended; the exit code is 0 if nothing failed, 1 if something did, 130 if interrupted."""
     counts = {status: sum(one.status == status for one in outcomes) for status in ("failed", "busy")}
-    if failed_before:
-        print(f"{len(failed_before)} runs failed earlier and were left alone; --retry-failed runs them again")
+    if failed_before := settled.count("failed"):
+        print(f"{failed_before} runs failed earlier and were left alone; --retry-failed runs them again")
     if counts["busy"]:
         print(f"{counts['busy']} runs are being trained by another runner")
     if counts["failed"]:

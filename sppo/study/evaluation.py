@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +13,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sppo.envs.generators import capture_generators, restore_generators
 from sppo.envs.state import UncapturableError, capture_environment, restore_environment
-from sppo.records.run_files import EVALUATIONS_HEADER
+from sppo.records.run_files import RunWriter
 
 #: Episodes that are played side by side, so that they share passes through the policy.
 _SIDE_BY_SIDE = 16
@@ -99,19 +98,19 @@ class EvaluationCallback(BaseCallback):
     is a row of the table; the means go to TensorBoard under Stable-Baselines3's names.
     """
 
-    def __init__(self, evaluator: Evaluator, table: Path, evaluations: int, total_timesteps: int) -> None:
+    def __init__(
+        self, evaluator: Evaluator, writer: RunWriter, evaluations: int, total_timesteps: int
+    ) -> None:
         super().__init__()
         self._evaluator = evaluator
-        self._table = table
+        self._writer = writer
         self._evaluations = evaluations
         self._total = total_timesteps
         self._done = 0
 
     def _on_training_start(self) -> None:
         # A resumed training finds the evaluations that belong to its checkpoint in the table.
-        self._done = self._evaluations_due(self.num_timesteps) if self._table.exists() else 0
-        if not self._table.exists():
-            self._table.write_text(EVALUATIONS_HEADER + "\n")
+        self._done = self._evaluations_due(self.num_timesteps)
 
     def _on_rollout_start(self) -> None:
         self._evaluate_until(self._evaluations_due(self.num_timesteps))
@@ -131,12 +130,7 @@ class EvaluationCallback(BaseCallback):
             return
         self._done = due
         episodes = self._evaluator.evaluate(self.model, due)  # type: ignore[arg-type]
-        rows = [
-            f"{due},{self.num_timesteps},{episode},{total!r},{length}\n"
-            for episode, (total, length) in enumerate(episodes)
-        ]
-        with open(self._table, "a") as table:
-            table.write("".join(rows))
+        self._writer.evaluation(due, self.num_timesteps, episodes)
         self._to_tensorboard(episodes)
 
     def _to_tensorboard(self, episodes: list[tuple[float, int]]) -> None:

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
-import json
-import math
 import pickle
 import shutil
-import subprocess
-import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from sppo.checkpoint.files import CheckpointError, checkpoints, newest_readable, sweep, write_atomically
+from sppo.checkpoint.files import CheckpointError, checkpoints, read, sweep, write_atomically
 from sppo.records import run_files
 from sppo.records.config import RunConfig, differences
+from sppo.records.run_files import RunWriter, read_json
 from sppo.study.lock import BusyError, RunLock
+from sppo.study.provenance import git_revision, versions
 
-#: Packages whose versions a training's numbers may depend on.
-_PACKAGES = ("sppo", "torch", "stable_baselines3", "sb3_contrib", "gymnasium", "mujoco", "numpy")
+if TYPE_CHECKING:
+    from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 
 @dataclass(frozen=True)
@@ -75,186 +70,158 @@ def execute(
     directory = Path(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with RunLock(directory):
-            return _execute_locked(config, directory, options, stop, report, watch)
+        with RunLock(directory) as lock:
+            sweep(directory)
+            writer = RunWriter(directory, write_atomically, lock.check)
+            return _Attempt(config, writer, options, report, watch).outcome(stop)
     except BusyError as error:
         return Outcome("busy", str(error))
+    except OtherRunError as error:
+        return Outcome("failed", str(error))
     except OSError as error:
         return Outcome("failed", f"cannot use {directory}: {error}")
 
 
-def _execute_locked(
-    config: RunConfig,
-    directory: Path,
-    options: Options,
-    stop: Callable[[], bool],
-    report: Callable[[str], None],
-    watch: Callable[[int], None],
-) -> Outcome:
-    sweep(directory)
-    if run_files.read_json(directory / run_files.RESULT) is not None:
-        # Left over if the process was killed at the very end.
-        shutil.rmtree(directory / run_files.CHECKPOINTS, ignore_errors=True)
-        return Outcome("completed", "by somebody else, or before")
-    failure = run_files.read_json(directory / run_files.FAILURE)
-    if failure is not None and not options.retry_failed:
-        return Outcome("failed", str(failure.get("error")))
-    timesteps = 0
-    started = shown = time.monotonic()
-    before = float((run_files.read_json(directory / run_files.PROGRESS) or {}).get("wall_seconds", 0.0))
-
-    def progress(now: int) -> None:
-        nonlocal timesteps, shown
-        first, timesteps = timesteps == 0, now
-        if first or time.monotonic() - shown > 1.0 or now >= config.total_timesteps:
-            shown = time.monotonic()
-            _write_progress(directory, config, now, before + shown - started)
-            watch(now)
-
+def record_death(directory: Path, message: str) -> Outcome:
+    """For a training that could not record its own failure, unless somebody else is at it already."""
     try:
-        _prepare(config, directory, failure is not None, report)
+        with RunLock(directory) as lock:
+            return _record_failure(RunWriter(directory, write_atomically, lock.check), message, "", 0)
+    except (BusyError, OSError) as error:
+        return Outcome("failed", f"{message} (and this could not be recorded: {error})")
+
+
+class _Attempt:
+    """One attempt at a run, whose lock is held."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        writer: RunWriter,
+        options: Options,
+        report: Callable[[str], None],
+        watch: Callable[[int], None],
+    ) -> None:
+        self.config = config
+        self.writer = writer
+        self.directory = writer.directory
+        self.options = options
+        self.report = report
+        self.watch = watch
+        self.timesteps = 0
+        self.began = self.shown = time.monotonic()
+        before = read_json(self.directory / run_files.PROGRESS) or {}
+        self.spent_before = float(before.get("wall_seconds", 0.0))
+
+    def outcome(self, stop: Callable[[], bool]) -> Outcome:
+        known = self._check_owner()
+        if read_json(self.directory / run_files.RESULT) is not None:
+            # Left over if the process was killed at the very end.
+            shutil.rmtree(self.directory / run_files.CHECKPOINTS, ignore_errors=True)
+            return Outcome("completed", "by somebody else, or before")
+        failure = read_json(self.directory / run_files.FAILURE)
+        if failure is not None and not self.options.retry_failed:
+            return Outcome("failed", str(failure.get("error")))
+        try:
+            if not known:
+                self.writer.config(self.config, versions(), git_revision())
+            if failure is not None:
+                number = 1 + sum(1 for _ in self.directory.glob("failure-*.json"))
+                (self.directory / run_files.FAILURE).rename(self.directory / f"failure-{number}.json")
+            return self._train(stop, begin_again=failure is not None)
+        except BusyError:
+            raise
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                message = f"the disk is full ({error}); make room and run again with --retry-failed"
+            return _record_failure(self.writer, message, traceback.format_exc(), self.timesteps)
+
+    def _train(self, stop: Callable[[], bool], begin_again: bool) -> Outcome:
         # Not before: a run that is already done must not wait for torch.
         from sppo.study.training import Interrupted, train
 
+        every = self.options.checkpoint_every
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("default")
-                model = train(config, directory, options.checkpoint_every, stop, report, progress)
+                model = train(self.config, self.writer, every, stop, self.report, self._progress, begin_again)
         except Interrupted:
-            return Outcome("interrupted", f"after {timesteps} of {config.total_timesteps} steps")
+            return Outcome("interrupted", f"after {self.timesteps} of {self.config.total_timesteps} steps")
         finally:
             for warning in {str(one.message): one for one in caught}.values():
-                report(f"{warning.category.__name__}: {warning.message}")
-        _finish(config, directory, model, before + time.monotonic() - started)
+                self.report(f"{warning.category.__name__}: {warning.message}")
+        self._finish(model)
         return Outcome("completed")
-    except OtherRunError as error:
-        return Outcome("failed", str(error))
-    except Exception as error:
-        return _record_failure(directory, error, timesteps)
+
+    def _progress(self, now: int) -> None:
+        first, self.timesteps = self.timesteps == 0, now
+        if first or time.monotonic() - self.shown > 1.0 or now >= self.config.total_timesteps:
+            self.shown = time.monotonic()
+            self.writer.progress(now, self.config.total_timesteps, self._spent())
+            self.watch(now)
+
+    def _spent(self) -> float:
+        return round(self.spent_before + time.monotonic() - self.began, 3)
+
+    def _finish(self, model: OnPolicyAlgorithm) -> None:
+        buffer = io.BytesIO()
+        model.save(buffer)
+        self.writer.file(run_files.MODEL, buffer.getvalue())
+        normalize = model.get_vec_normalize_env()
+        if normalize is not None:
+            self.writer.file(run_files.VECNORMALIZE, pickle.dumps(normalize))
+        self.writer.result(self.config, model.num_timesteps, self._spent())
+        shutil.rmtree(self.directory / run_files.CHECKPOINTS, ignore_errors=True)
+
+    def _check_owner(self) -> bool:
+        """Whether the directory holds this run's configuration already.
+
+        :raises OtherRunError: if it holds another run's, or files of which nothing says whose they are
+        """
+        found = read_json(self.directory / run_files.CONFIG) or {}
+        stored = found.get("config")
+        if isinstance(stored, dict):
+            if not self.config.is_same_run(stored):
+                different = "; ".join(differences(stored, self.config.as_dict()))
+                raise self._other(f"another run ({different})")
+            if found.get("versions") != versions():
+                changed = "; ".join(differences(found.get("versions", {}), versions()))
+                self.report(
+                    f"going on with other versions than it was begun with ({changed}): results may differ"
+                )
+            return True
+        # Without a configuration: whatever else tells whose files these are.
+        kept = checkpoints(self.directory / run_files.CHECKPOINTS)
+        witnesses = {_checkpoint_identity(path) for path in kept}
+        witnesses.add((read_json(self.directory / run_files.RESULT) or {}).get("hash"))
+        witnesses.discard(None)
+        named = self.directory.name == self.config.directory_name
+        if witnesses - {self.config.hash} or not (witnesses or named or not self._has_records()):
+            raise self._other("a run that is not known to be this one, its config.json missing or damaged")
+        return False
+
+    def _has_records(self) -> bool:
+        names = (run_files.EVALUATIONS, run_files.FAILURE, run_files.MODEL, run_files.RESULT)
+        return any((self.directory / name).exists() for name in names) or any(
+            any((self.directory / name).glob("*")) for name in (run_files.CHECKPOINTS, run_files.TENSORBOARD)
+        )
+
+    def _other(self, what: str) -> OtherRunError:
+        return OtherRunError(f"{self.directory} holds {what}: choose another directory")
 
 
-def _prepare(config: RunConfig, directory: Path, failed_before: bool, report: Callable[[str], None]) -> None:
-    """Write the run's configuration, or check that the directory holds the same one."""
-    header = {
-        "config": config.as_dict(),
-        "hash": config.hash,
-        "versions": versions(),
-        "git_revision": git_revision(),
-    }
-    found = run_files.read_json(directory / run_files.CONFIG)
-    if found is None:
-        _write_json(directory / run_files.CONFIG, header)
-    elif found.get("config") != header["config"]:
-        different = "; ".join(differences(found.get("config", {}), config.as_dict()))
-        raise OtherRunError(f"{directory} holds another run ({different}): choose another directory")
-    elif found.get("versions") != header["versions"]:
-        changed = "; ".join(differences(found.get("versions", {}), versions()))
-        report(f"going on with other versions than it was begun with ({changed}): results may differ")
-    if failed_before:
-        number = 1 + sum(1 for _ in directory.glob("failure-*.json"))
-        (directory / run_files.FAILURE).rename(directory / f"failure-{number}.json")
-        _set_aside_unreadable(directory, report)
-
-
-def _set_aside_unreadable(directory: Path, report: Callable[[str], None]) -> None:
-    """On request only: where no checkpoint can be read, keep them aside and begin again."""
+def _checkpoint_identity(path: Path) -> object:
     try:
-        newest_readable(directory / run_files.CHECKPOINTS)
+        return read(path)[0].get("identity")
     except CheckpointError:
-        for path in checkpoints(directory / run_files.CHECKPOINTS):
-            path.rename(path.with_suffix(".unreadable"))
-        report("no checkpoint could be read: begun again from the first step")
+        return None
 
 
-def _finish(config: RunConfig, directory: Path, model: Any, wall_seconds: float) -> None:
-    """The final files; ``result.json`` last, since it says that all the others are there."""
-    buffer = io.BytesIO()
-    model.save(buffer)
-    write_atomically(directory / run_files.MODEL, buffer.getvalue())
-    normalize = model.get_vec_normalize_env()
-    if normalize is not None:
-        write_atomically(directory / run_files.VECNORMALIZE, pickle.dumps(normalize))
-    _, returns = run_files.read_evaluations(directory).curve()
-    if not math.isfinite(returns[-1]):
-        raise ValueError(f"the last evaluation has a return of {returns[-1]}")
-    result = {
-        "status": "completed",
-        "timesteps": model.num_timesteps,
-        "final_return": float(returns[-1]),
-        "wall_seconds": round(wall_seconds, 3),
-        "hash": config.hash,
-        # Other than 0, the run is not what it would have been without interruptions.
-        "episode_restarts": _count_lines(directory / run_files.RESTARTS),
-    }
-    _write_json(directory / run_files.RESULT, result)
-    shutil.rmtree(directory / run_files.CHECKPOINTS, ignore_errors=True)
-    (directory / run_files.PROGRESS).unlink(missing_ok=True)
-
-
-def _count_lines(path: Path) -> int:
-    return len(path.read_text().splitlines()) if path.exists() else 0
-
-
-def _record_failure(directory: Path, error: Exception, timesteps: int) -> Outcome:
-    message = f"{type(error).__name__}: {error}"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        message = f"the disk is full ({error}); make room and run again with --retry-failed"
-    return record_failure(directory, message, traceback.format_exc(), timesteps)
-
-
-def record_failure(directory: Path, message: str, trace: str, timesteps: int) -> Outcome:
-    """Write ``failure.json``; if even that fails, the run stays unfinished and is tried again next time."""
-    failure = {"status": "failed", "error": message, "traceback": trace, "timesteps": timesteps}
+def _record_failure(writer: RunWriter, message: str, trace: str, timesteps: int) -> Outcome:
+    """If even this fails, the run stays unfinished and is tried again next time."""
     try:
-        _write_json(directory / run_files.FAILURE, failure)
+        writer.failure(message, trace, timesteps)
     except OSError as second:
         return Outcome("failed", f"{message} (and this could not be recorded: {second})")
     return Outcome("failed", message)
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
-
-
-def _write_progress(directory: Path, config: RunConfig, timesteps: int, wall_seconds: float) -> None:
-    # Not synced to disk: it is for watching only, and comes often.
-    aside = directory / f".{run_files.PROGRESS}.aside"
-    progress = {
-        "timesteps": timesteps,
-        "total_timesteps": config.total_timesteps,
-        "wall_seconds": round(wall_seconds, 3),
-    }
-    with contextlib.suppress(OSError):
-        aside.write_text(json.dumps(progress))
-        aside.replace(directory / run_files.PROGRESS)
-
-
-@cache
-def versions() -> dict[str, str]:
-    """The versions of what the numbers depend on."""
-    found = {"python": sys.version.split()[0]}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-@cache
-def git_revision() -> str | None:
-    """The revision of the source tree that this code runs from, with ``-dirty`` if it was changed."""
-    here = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(here), *arguments], capture_output=True, text=True, check=True, timeout=30
-        ).stdout.strip()
-
-    try:
-        # Installed into some other project's tree, that project's revision would say nothing.
-        if git("ls-files", "--error-unmatch", str(Path(__file__).resolve())) == "":
-            return None
-        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", str(here)) else "")
-    except (OSError, subprocess.SubprocessError):
-        return None

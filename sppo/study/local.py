@@ -12,12 +12,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from sppo.records.config import RunConfig
 from sppo.study.display import Display
-from sppo.study.execution import Options, Outcome, execute, record_failure
+from sppo.study.execution import Options, Outcome, execute, record_death
 from sppo.study.stopping import Stopper
 
 #: How often a run is taken up again whose process was killed from outside (by the out-of-memory killer).
@@ -28,12 +30,50 @@ LOG = "log.txt"
 PRELOAD = ["sppo.study.training", "sppo.engine.fast", "torch._dynamo", "mujoco"]
 
 
+#: What ``multiprocessing`` says of a process whose fork server has died: nobody knows.
+_UNKNOWN = 255
+
+
 @dataclass
 class _Worker:
+    """A training process, as far as the runner hears of it."""
+
     run: RunConfig
-    process: Any
+    process: BaseProcess
     connection: Connection
     outcome: Outcome | None = None
+    silent: bool = False
+
+    def signs(self) -> list[Connection | int]:
+        """What to wait for."""
+        pipe: list[Connection | int] = [] if self.silent else [self.connection]
+        return pipe if self.process.exitcode is not None else [*pipe, self.process.sentinel]
+
+    def receive(self, display: Display) -> None:
+        try:
+            while not self.silent and self.connection.poll():
+                message = self.connection.recv()
+                if isinstance(message, Outcome):
+                    self.outcome = message
+                else:
+                    display.message(f"{self.run.env} seed={self.run.seed}: {message}")
+        except (EOFError, OSError):
+            self.silent = True
+
+    def ended(self) -> bool:
+        """Its pipe is the witness where the fork server is none: it closes when the training has ended."""
+        code = self.process.exitcode
+        return code is not None and (code != _UNKNOWN or self.silent)
+
+    def stop(self, at_once: bool) -> None:
+        if at_once:
+            self.process.kill()
+            # A process that the fork server no longer answers for ends when its pipe does.
+            self.connection.close()
+            self.silent = True
+        else:
+            with contextlib.suppress(OSError):
+                self.connection.send("stop")
 
 
 def available_cores() -> int:
@@ -75,13 +115,13 @@ def run_local(
         while workers or (queue and not stopper.requests):
             while queue and len(workers) < jobs and not stopper.requests:
                 workers.append(_start(context, queue.popleft(), directory, options, display))
-            wait([*(w.connection for w in workers), *(w.process.sentinel for w in workers)], timeout=0.5)
+            wait([sign for worker in workers for sign in worker.signs()], timeout=0.5)
             for worker in list(workers):
-                _receive(worker, display)
-                if worker.process.is_alive():
+                worker.receive(display)
+                if not worker.ended():
                     continue
                 workers.remove(worker)
-                outcome = _conclude(worker, directory, attempts, bool(stopper.requests))
+                outcome = _conclude(worker, directory, attempts, bool(stopper.requests), display)
                 display.ended(worker.run, outcome)
                 if outcome.status == "killed":
                     queue.appendleft(worker.run)
@@ -89,15 +129,18 @@ def run_local(
                     outcomes.append(outcome)
             if stopper.requests > told:
                 told = stopper.requests
-                _stop(workers, told)
+                for worker in workers:
+                    worker.stop(at_once=told > 1)
             display.tick()
     finally:
         for worker in workers:
-            worker.process.kill()
+            worker.stop(at_once=True)
     return outcomes
 
 
-def _start(context: Any, run: RunConfig, directory: Path, options: Options, display: Display) -> _Worker:
+def _start(
+    context: ForkServerContext, run: RunConfig, directory: Path, options: Options, display: Display
+) -> _Worker:
     ours, theirs = context.Pipe()
     arguments = (theirs, run.as_dict(), str(directory / run.directory_name), options)
     process = context.Process(target=_work, args=arguments, daemon=True)
@@ -107,42 +150,26 @@ def _start(context: Any, run: RunConfig, directory: Path, options: Options, disp
     return _Worker(run, process, ours)
 
 
-def _receive(worker: _Worker, display: Display) -> None:
-    with contextlib.suppress(EOFError, OSError):
-        while worker.connection.poll():
-            message = worker.connection.recv()
-            if isinstance(message, Outcome):
-                worker.outcome = message
-            else:
-                display.message(f"{worker.run.env} seed={worker.run.seed}: {message}")
-
-
-def _conclude(worker: _Worker, directory: Path, attempts: dict[str, int], stopping: bool) -> Outcome:
+def _conclude(
+    worker: _Worker, directory: Path, attempts: dict[str, int], stopping: bool, display: Display
+) -> Outcome:
     """The outcome of a process that has ended, in whatever way."""
     worker.process.join()
+    # Its last words may have come after the last look.
+    worker.receive(display)
     worker.connection.close()
     if worker.outcome is not None:
         return worker.outcome
-    code = worker.process.exitcode
-    if code in (-signal.SIGKILL, -signal.SIGTERM):
+    code = worker.process.exitcode or 0
+    if code in (-signal.SIGKILL, -signal.SIGTERM, _UNKNOWN):
         if stopping:
             return Outcome("interrupted", "stopped at once; goes on from its last checkpoint")
         attempts[worker.run.hash] = attempts.get(worker.run.hash, 0) + 1
         if attempts[worker.run.hash] < _KILLED_ATTEMPTS:
             return Outcome("killed", "its process was killed; it goes on from its last checkpoint")
-    name = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
+    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     message = f"the training process died ({name}), see {LOG}; out of memory, or a crash in a library"
-    return record_failure(directory / worker.run.directory_name, message, "", 0)
-
-
-def _stop(workers: list[_Worker], requests: int) -> None:
-    """First request: stop after the present iteration. Second: at once."""
-    for worker in workers:
-        if requests == 1:
-            with contextlib.suppress(OSError):
-                worker.connection.send("stop")
-        else:
-            worker.process.kill()
+    return record_death(directory / worker.run.directory_name, message)
 
 
 def _work(connection: Connection, config: dict[str, Any], directory: str, options: Options) -> None:

@@ -2,7 +2,9 @@
 
 Two mechanisms together. ``flock`` is exact on one machine, and the kernel releases it with the process,
 however that ends. Shared storage may pass it on to other machines or not; so the owner also touches the
-file every few seconds, and another machine takes over only after a minute of silence.
+file every few seconds, and another machine takes over only after a minute of silence. An owner that was
+silent for so long but lives (stopped, or cut off from the storage) finds another token than its own before
+its next write, and gives up.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import threading
 import time
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 FILE = ".lock"
@@ -26,6 +27,8 @@ HEARTBEAT_SECONDS = 10.0
 SILENCE_SECONDS = 60.0
 #: How long to insist: whoever only asks (``is_locked``) holds the lock for an instant, too.
 _INSIST_SECONDS = 1.0
+#: Two machines may notice the silence of a third at once: the last to write its token stays.
+SETTLE_SECONDS = 2.0
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
@@ -41,8 +44,9 @@ class RunLock:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.path = Path(directory, FILE)
-        self._descriptor = -1
         self._done = threading.Event()
+        self._me = {"host": socket.gethostname(), "kernel": _kernel(), "pid": os.getpid()}
+        self._me["token"] = secrets.token_hex(8)
 
     def __enter__(self) -> RunLock:
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -54,42 +58,43 @@ class RunLock:
         threading.Thread(target=self._beat, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._done.set()
         # An empty file means: released, no need to wait for silence. Never deleted, since another
         # process may be about to lock the very same file.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, BusyError):
+            self.check()
             os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
 
+    def check(self) -> None:
+        """To be called before every write.
+
+        :raises BusyError: if another machine has taken over meanwhile
+        """
+        if (owner := _owner(self.path)) != self._me:
+            raise BusyError(f"taken over by {_describe(owner)}, since this process was silent for too long")
+
     def _acquire(self) -> None:
         deadline = time.monotonic() + _INSIST_SECONDS
-        while (exclusive := _flock(self._descriptor, fcntl.LOCK_EX)) is False and time.monotonic() < deadline:
+        while (held := _held(self.path, self._descriptor, fcntl.LOCK_EX)) and time.monotonic() < deadline:
             time.sleep(0.05)
-        owner = _owner(self.path)
-        if exclusive is False or (owner is not None and _alive(self.path, owner, exclusive)):
-            raise BusyError(f"it is being trained by {_describe(owner)}")
-        token = {
-            "host": socket.gethostname(),
-            "kernel": _kernel(),
-            "pid": os.getpid(),
-            "token": secrets.token_hex(8),
-        }
+        before = _owner(self.path)
+        if held:
+            raise BusyError(f"it is being trained by {_describe(before)}")
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, json.dumps(token).encode(), 0)
-        if owner is not None and owner.get("kernel") != token["kernel"]:
-            # Two machines may have noticed the silence at once: the last to write stays.
+        os.pwrite(self._descriptor, json.dumps(self._me).encode(), 0)
+        if before is not None and before.get("kernel") != self._me["kernel"]:
             os.fsync(self._descriptor)
-            time.sleep(2.0)
-            if (current := _owner(self.path)) != token:
-                raise BusyError(f"it is being trained by {_describe(current)}")
+            time.sleep(SETTLE_SECONDS)
+            self.check()
 
     def _beat(self) -> None:
-        while not self._done.wait(HEARTBEAT_SECONDS):
-            with contextlib.suppress(OSError):
-                os.utime(self.path)
+        with contextlib.suppress(BusyError):
+            while not self._done.wait(HEARTBEAT_SECONDS):
+                self.check()
+                with contextlib.suppress(OSError):
+                    os.utime(self.path)
 
 
 def is_locked(directory: str | os.PathLike[str]) -> bool:
@@ -100,37 +105,24 @@ def is_locked(directory: str | os.PathLike[str]) -> bool:
     except OSError:
         return False
     try:
-        exclusive = _flock(descriptor, fcntl.LOCK_SH)
-        owner = _owner(path)
-        return exclusive is False or (owner is not None and _alive(path, owner, exclusive))
+        return _held(path, descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
 
 
-def _flock(descriptor: int, kind: int) -> bool | None:
-    """Whether the lock was got; ``None`` where the file system has no locks."""
+def _held(path: Path, descriptor: int, kind: int) -> bool:
+    """Whether somebody else has the lock; if not, this process now has the ``flock`` of it."""
+    flocked = True
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
+        return True
     except OSError as error:
-        if error.errno in _UNSUPPORTED:
-            return None
-        raise
-    return True
-
-
-def _owner(path: Path) -> dict[str, Any] | None:
-    try:
-        owner = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return owner if isinstance(owner, dict) else None
-
-
-def _alive(path: Path, owner: dict[str, Any], exclusive: bool | None) -> bool:
-    """Whether the owner named in the file still lives, as far as its heartbeat tells."""
-    if exclusive and owner.get("kernel") == _kernel():
+        if error.errno not in _UNSUPPORTED:
+            raise
+        flocked = False
+    owner = _owner(path)
+    if owner is None or (flocked and owner.get("kernel") == _kernel()):
         return False
     # Both times come from the storage's clock, since machines' clocks differ.
     probe = path.with_name(f"{FILE}.{secrets.token_hex(4)}.probe")
@@ -143,6 +135,14 @@ def _alive(path: Path, owner: dict[str, Any], exclusive: bool | None) -> bool:
         probe.unlink(missing_ok=True)
 
 
+def _owner(path: Path) -> dict[str, Any] | None:
+    try:
+        owner = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return owner if isinstance(owner, dict) else None
+
+
 @cache
 def _kernel() -> str:
     """The running kernel, within which ``flock`` can be relied on: across containers, but not reboots."""
@@ -153,6 +153,4 @@ def _kernel() -> str:
 
 
 def _describe(owner: dict[str, Any] | None) -> str:
-    if owner is None:
-        return "another process"
-    return f"process {owner.get('pid')} on {owner.get('host')}"
+    return "another process" if owner is None else f"process {owner.get('pid')} on {owner.get('host')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -58,6 +59,14 @@ def predicted_seconds(run: RunConfig) -> float:
     update = _UPDATE["reference" if slow else "fast"]
     evaluation = run.evaluations * run.eval_episodes * _EPISODE * _EVALUATE
     return iterations * (run.batch * _COLLECT + minibatches * update) + evaluation
+
+
+def makespan(costs: Iterable[float], jobs: int) -> float:
+    """When the last of these is done, if ``jobs`` at a time are taken up in this order."""
+    free = [0.0] * jobs
+    for cost in costs:
+        heapq.heapreplace(free, free[0] + cost)
+    return max(free)
 
 
 def calibration(runs: Sequence[RunConfig], found: Sequence[str], directory: Path) -> tuple[float, int]:

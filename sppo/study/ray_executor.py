@@ -71,7 +71,7 @@ def run_ray(
             display.ended(run, outcome)
         if stopper.requests > told:
             told = stopper.requests
-            stop.request()
+            stop.path.touch()
             for reference, run in pending.items():
                 # Those that wait for room in the cluster would see the file only once they got it.
                 if told > 1 or not is_locked(directory / run.directory_name):
@@ -111,5 +111,5 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise RuntimeError('the Ray executor needs the extra "ray": pip install "sppo[ray]"') from error
+        raise RuntimeError('the Ray executor needs the extra "ray": pip install ".[ray]"') from error
     return ray

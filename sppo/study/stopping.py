@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 _STOPPING = b"\nstopping after the present iterations, with checkpoints; again to stop at once\n"
@@ -28,9 +28,7 @@ class Stopper:
             self._previous[number] = signal.signal(number, self._request)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -53,9 +51,6 @@ class StopFile:
         self.path = path
         self._next = 0.0
         self._seen = False
-
-    def request(self) -> None:
-        self.path.touch()
 
     def requested(self) -> bool:
         """Asked as often as one likes; what it costs is a clock, and now and then a look at the disk."""

@@ -8,9 +8,10 @@ are the MuJoCo baseline's (see benchmarks/studies/mujoco.toml).
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,22 +105,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--env", required=True, metavar="ID", help="environment")
     parser.add_argument(
-        "--steps", type=_whole, default=1_000_000, help="total timesteps (default: %(default)s)"
+        "--steps", type=_whole(0), default=1_000_000, help="total timesteps (default: %(default)s)"
     )
-    parser.add_argument("--seed", type=_whole, default=0, help="seed of everything (default: 0)")
+    parser.add_argument("--seed", type=_whole(0), default=0, help="seed of everything (default: 0)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/train/HASH)")
     parser.add_argument(
         "--algorithm", metavar="LABEL", help="name in reports (default: sppo, ppo, smdpo, ...)"
     )
-    parser.add_argument("--n-envs", type=_positive, default=8, help="environments (default: 8)")
+    parser.add_argument("--n-envs", type=_whole(1), default=8, help="environments (default: 8)")
     parser.add_argument(
-        "--evaluations", type=_positive, help=f"evaluations over training (default: {_EVALUATIONS})"
+        "--evaluations", type=_whole(1), help=f"evaluations over training (default: {_EVALUATIONS})"
     )
-    parser.add_argument("--eval-episodes", type=_positive, default=10, help="episodes of each (default: 10)")
+    parser.add_argument("--eval-episodes", type=_whole(1), default=10, help="episodes of each (default: 10)")
     every = DEFAULT_CHECKPOINT_EVERY
     parser.add_argument(
         "--checkpoint-every",
-        type=_positive,
+        type=_whole(1),
         default=every,
         metavar="N",
         help=f"iterations (default: {every})",
@@ -178,18 +179,19 @@ def _number(value: Any, parameter: Parameter) -> Any:
         return value
 
 
-def _whole(text: str) -> int:
-    number = int(float(text)) if "e" in text.lower() else int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
-    return number
+def _whole(low: int) -> Callable[[str], int]:
+    """Reads whole numbers from ``low`` on; ``1e6`` is one."""
 
+    def read(text: str) -> int:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not number.is_integer() or number < low:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} on")
+        return int(text) if text.isdigit() else int(number)
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
+    return read
 
 
 class _Progress:

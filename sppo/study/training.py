@@ -18,11 +18,20 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sppo.algorithms import SPPO
-from sppo.checkpoint import ExactCheckpointCallback, newest_readable, records, restore, why_inexact
+from sppo.algorithms.finite import NonFiniteError
+from sppo.checkpoint import (
+    CheckpointError,
+    ExactCheckpointCallback,
+    checkpoints,
+    newest_readable,
+    restore,
+    why_inexact,
+)
 from sppo.checkpoint.model import RESUMPTION, put_back_log
+from sppo.checkpoint.records import cut_events, cut_table
 from sppo.envs.factory import InProcessVecEnv
 from sppo.records.config import RunConfig
-from sppo.records.run_files import CHECKPOINTS, EVALUATIONS, RESTARTS, TENSORBOARD
+from sppo.records.run_files import CHECKPOINTS, EVALUATIONS, RESTARTS, TENSORBOARD, RunWriter
 from sppo.study.evaluation import EvaluationCallback, Evaluator
 from sppo.study.parameters import LINEAR
 
@@ -33,57 +42,44 @@ class Interrupted(Exception):
     """The training was asked to stop, and did, after writing a checkpoint."""
 
 
-class DivergedError(RuntimeError):
-    """The weights are no longer finite."""
-
-
 def train(
     config: RunConfig,
-    directory: Path,
+    writer: RunWriter,
     checkpoint_every: int,
     stop: Callable[[], bool],
     report: Callable[[str], None],
     progress: Callable[[int], None],
+    begin_again: bool = False,
 ) -> OnPolicyAlgorithm:
     """Train one run to its end, from its newest checkpoint or from the beginning.
 
     :param stop: asked between iterations; ``True`` ends the training after a checkpoint
     :param report: called with messages for the user
     :param progress: called with the number of steps after each iteration
+    :param begin_again: where no checkpoint can be continued, keep them aside and begin from the first step
     :raises Interrupted: if ``stop`` said so
     """
     th.set_num_threads(1)
     reason = why_inexact(lambda: make_environment(config))
     if reason is not None:
         report(f"{config.env} cannot be resumed exactly; if interrupted, its episodes start again: {reason}")
-    checkpoint = newest_readable(directory / CHECKPOINTS, report)
-    if checkpoint is None:
-        model = _begin(config, directory)
-    else:
-        model = _go_on(config, directory, checkpoint)
+    model = _take_up(config, writer, report, begin_again)
     evaluator = Evaluator(lambda: make_environment(config), config.seed, config.eval_episodes)
-    table = directory / EVALUATIONS
-    checkpoints = ExactCheckpointCallback(directory / CHECKPOINTS, checkpoint_every, tables=[table])
+    checkpointing = _GuardedCheckpoints(config, writer, checkpoint_every)
     callbacks = CallbackList(
         [
-            _HealthCallback(progress),
-            EvaluationCallback(evaluator, table, config.evaluations, config.total_timesteps),
-            checkpoints,
-            _StopCallback(stop, checkpoints),
+            _ProgressCallback(progress),
+            EvaluationCallback(evaluator, writer, config.evaluations, config.total_timesteps),
+            checkpointing,
+            _StopCallback(stop, checkpointing),
         ]
     )
     try:
         model.learn(
             config.total_timesteps - model.num_timesteps,
             callback=callbacks,
-            reset_num_timesteps=checkpoint is None,
+            reset_num_timesteps=model.num_timesteps == 0,
         )
-    except Interrupted:
-        raise
-    except Exception:
-        # In the middle of an update, torch's own complaint about NaN names a distribution, not the cause.
-        check_finite(model)
-        raise
     finally:
         model.logger.close()
         if model.env is not None:
@@ -151,8 +147,24 @@ def _argument(name: str, value: Any) -> Any:
     return value
 
 
+def _take_up(
+    config: RunConfig, writer: RunWriter, report: Callable[[str], None], begin_again: bool
+) -> OnPolicyAlgorithm:
+    directory = writer.directory / CHECKPOINTS
+    try:
+        checkpoint = newest_readable(directory, report)
+        return _begin(config, writer.directory) if checkpoint is None else _go_on(config, writer, checkpoint)
+    except CheckpointError as error:
+        if not begin_again:
+            raise CheckpointError(f"{error}; --retry-failed begins again from the first step") from error
+        for path in checkpoints(directory):
+            path.rename(path.with_suffix(".unreadable"))
+        report(f"{error}: begun again from the first step")
+        return _begin(config, writer.directory)
+
+
 def _begin(config: RunConfig, directory: Path) -> OnPolicyAlgorithm:
-    records.cut_events(directory / TENSORBOARD, {})
+    cut_events(directory / TENSORBOARD, {})
     (directory / EVALUATIONS).unlink(missing_ok=True)
     (directory / RESTARTS).unlink(missing_ok=True)
     model = make_model(config)
@@ -160,55 +172,65 @@ def _begin(config: RunConfig, directory: Path) -> OnPolicyAlgorithm:
     return model
 
 
-def _go_on(config: RunConfig, directory: Path, checkpoint: Path) -> OnPolicyAlgorithm:
+def _go_on(config: RunConfig, writer: RunWriter, checkpoint: Path) -> OnPolicyAlgorithm:
+    directory = writer.directory
     model = restore(algorithm_class(config), checkpoint, env=make_vector(config), device="cpu")
     resumption = getattr(model, RESUMPTION)
     setattr(model, RESUMPTION, None)
-    if resumption["restarted"]:
-        with open(directory / RESTARTS, "a") as restarts:
-            restarts.write(f"{model.num_timesteps}\n")
     # By this run's own paths: the study may have been moved since.
-    records.cut_events(directory / TENSORBOARD, resumption["records"]["events"])
+    cut_events(directory / TENSORBOARD, resumption["records"]["events"])
     for path, length in resumption["records"]["tables"].items():
-        records.cut_table(directory / Path(path).name, length)
+        cut_table(directory / Path(path).name, length)
+    if resumption["restarted"]:
+        writer.restart(model.num_timesteps)
     model.set_logger(sb3_logger.configure(str(directory / TENSORBOARD), ["tensorboard"]))
     put_back_log(model.logger, resumption["log"])
     return model
 
 
-def check_finite(model: OnPolicyAlgorithm) -> None:
-    """Raise :class:`DivergedError` if any weight is not finite."""
-    for name, tensor in model.policy.state_dict().items():
-        if not th.isfinite(tensor).all():
-            raise DivergedError(
-                f"the weights {name} are not finite after {model.num_timesteps} steps: "
-                "the training has diverged (a smaller learning_rate, clip_range or n_epochs may help)"
-            )
+class _GuardedCheckpoints(ExactCheckpointCallback):
+    """Checkpoints of one run, written only while the run's directory is its own."""
+
+    def __init__(self, config: RunConfig, writer: RunWriter, every: int) -> None:
+        table = writer.directory / EVALUATIONS
+        super().__init__(writer.directory / CHECKPOINTS, every, tables=[table])
+        self._guard = writer.guard
+
+    def save(self) -> Path:
+        self._guard()
+        return super().save()
 
 
-class _HealthCallback(BaseCallback):
-    """Stops a training whose weights are no longer finite, and tells how far it has come."""
+class _ProgressCallback(BaseCallback):
+    """Tells how far the training has come, and ends one whose weights are no longer finite.
+
+    Our own algorithms see to that themselves; upstream's TRPO does not.
+    """
 
     def __init__(self, progress: Callable[[int], None]) -> None:
         super().__init__()
         self._progress = progress
 
     def _on_rollout_start(self) -> None:
-        check_finite(self.model)  # type: ignore[arg-type]
+        for name, tensor in self.model.policy.state_dict().items():
+            self._require_finite(tensor, f"the weights {name}")
         self._progress(self.num_timesteps)
 
     def _on_rollout_end(self) -> None:
         # Before the update: what is not a number here would be everywhere after it.
         returns = self.model.rollout_buffer.returns  # type: ignore[attr-defined]
-        if not np.isfinite(returns).all():
-            raise DivergedError(
-                f"rewards or values are not finite after {self.num_timesteps} steps: the environment gave "
-                "something that is not a number, or the training has diverged"
+        self._require_finite(th.as_tensor(returns), "rewards or values")
+
+    def _require_finite(self, numbers: th.Tensor, what: str) -> None:
+        if not th.isfinite(numbers).all():
+            raise NonFiniteError(
+                f"{what} are not finite after {self.num_timesteps} steps: the environment gave something "
+                "that is not a number, or the training has diverged (a smaller learning_rate, clip_range "
+                "or n_epochs may help)"
             )
 
     def _on_training_end(self) -> None:
-        check_finite(self.model)  # type: ignore[arg-type]
-        self._progress(self.num_timesteps)
+        self._on_rollout_start()
 
     def _on_step(self) -> bool:
         return True

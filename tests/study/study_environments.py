@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -62,6 +63,15 @@ class Crashes(Walk):
         return super().step(action)
 
 
+class AsksToStop(Walk):
+    """Makes the file ``STOP_FILE`` at its 150th step."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        if self.age == 149:
+            Path(os.environ["STOP_FILE"]).touch()
+        return super().step(action)
+
+
 class Fussy(Walk):
     """Cannot be captured."""
 
@@ -80,5 +90,5 @@ class Slow(Walk):
         return super().step(action)
 
 
-for kind in (Walk, Raises, NotANumber, Crashes, Fussy, Slow):
+for kind in (Walk, Raises, NotANumber, Crashes, AsksToStop, Fussy, Slow):
     register(f"{kind.__name__}-v0", entry_point=kind)

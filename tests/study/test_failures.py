@@ -6,7 +6,9 @@ import errno
 import json
 import os
 import resource
+import shutil
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 from sppo.checkpoint import checkpoints, files
 from sppo.study.execution import Options, execute
+from sppo.study.parameters import BASELINES
 from tests.study.trained_runs import ENGINES, assert_same_run, complete, small_config, start
 
 
@@ -61,14 +64,11 @@ def test_rewards_that_are_not_numbers_end_the_training(engine: str | None, tmp_p
     assert all(parameter.isfinite().all() for parameter in newest.policy.parameters())
 
 
-def test_weights_that_are_not_numbers_are_found() -> None:
-    from sppo.study.training import DivergedError, check_finite, make_model
-
-    model = make_model(small_config())
-    check_finite(model)
-    model.policy.value_net.bias.data[0] = float("nan")
-    with pytest.raises(DivergedError, match=r"value_net\.bias are not finite"):
-        check_finite(model)
+def test_upstreams_algorithm_does_not_go_on_with_weights_that_are_not_numbers(tmp_path: Path) -> None:
+    parameters = {**BASELINES["trpo"], "n_steps": 32, "batch_size": 32}
+    config = replace(walk("NotANumber"), cls="trpo", algorithm="trpo", parameters=parameters)
+    assert complete(config, tmp_path).status == "failed"
+    assert "not finite" in failure(tmp_path)["error"]
 
 
 def interrupted(config: Any, directory: Path, after: int) -> None:
@@ -115,22 +115,41 @@ def test_without_a_readable_checkpoint_the_run_fails_and_begins_again_on_request
     assert_same_run(tmp_path / "a", tmp_path / "b")
 
 
-def test_records_that_were_tampered_with_are_not_continued(tmp_path: Path) -> None:
-    interrupted(small_config(), tmp_path, after=9)
-    table = tmp_path / "evaluations.csv"
+def shorten(directory: Path) -> None:
+    table = directory / "evaluations.csv"
     table.write_text(table.read_text()[:50])
-    outcome = complete(small_config(), tmp_path)
+
+
+def delete_table(directory: Path) -> None:
+    (directory / "evaluations.csv").unlink()
+
+
+def delete_events(directory: Path) -> None:
+    shutil.rmtree(directory / "tensorboard")
+
+
+@pytest.mark.parametrize("tamper", [shorten, delete_table, delete_events])
+def test_records_that_were_tampered_with_are_not_continued_but_begun_again_on_request(
+    tamper: Callable[[Path], None], tmp_path: Path
+) -> None:
+    interrupted(small_config(), tmp_path / "b", after=9)
+    tamper(tmp_path / "b")
+    outcome = complete(small_config(), tmp_path / "b")
     assert outcome.status == "failed"
-    assert "rows are missing" in outcome.message
+    assert "--retry-failed begins again" in outcome.message
+    again = execute(small_config(), tmp_path / "b", Options(3, retry_failed=True))
+    assert again.status == "completed", again
+    complete(small_config(), tmp_path / "a")
+    assert_same_run(tmp_path / "a", tmp_path / "b")
 
 
 def test_a_full_disk_while_writing_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run fails with a message; with room again, it goes on from the last good checkpoint."""
     original = os.fsync
-    room = iter([True] * 12)
 
     def fsync(descriptor: int) -> None:
-        if not next(room, False) and os.readlink(f"/proc/self/fd/{descriptor}").endswith(".aside"):
+        full = len(checkpoints(tmp_path / "b" / "checkpoints")) == 2
+        if full and os.readlink(f"/proc/self/fd/{descriptor}").endswith(".aside"):
             raise OSError(errno.ENOSPC, "No space left on device")
         original(descriptor)
 
@@ -185,15 +204,72 @@ def test_an_uncapturable_environment_is_reported_and_still_completes(tmp_path: P
     assert json.loads((tmp_path / "result.json").read_text())["episode_restarts"] == 1
 
 
-def test_a_directory_of_another_run_is_left_alone(tmp_path: Path) -> None:
+def contents(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("completed", [False, True])
+def test_a_directory_of_another_run_is_left_alone(completed: bool, tmp_path: Path) -> None:
     complete(small_config(), tmp_path)
-    (tmp_path / "result.json").unlink()
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    if not completed:
+        (tmp_path / "result.json").unlink()
+    before = contents(tmp_path)
     outcome = complete(replace(small_config(), seed=2), tmp_path)
     assert outcome.status == "failed"
     assert "seed: 1 and 2" in outcome.message
-    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert before == after
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("header", ["", "{", "[]", '{"config": 3}'])
+@pytest.mark.parametrize("completed", [True])
+def test_without_its_configuration_a_run_is_known_by_its_other_files(
+    header: str, completed: bool, tmp_path: Path
+) -> None:
+    """Another run's weights must not be trained on, and this run's must not be lost."""
+    if completed:
+        complete(small_config(), tmp_path / "b")
+    else:
+        interrupted(small_config(), tmp_path / "b", after=9)
+    (tmp_path / "b" / "config.json").unlink()
+    if header:
+        (tmp_path / "b" / "config.json").write_text(header)
+    before = contents(tmp_path / "b")
+    outcome = complete(small_config(clip_range=0.5), tmp_path / "b")
+    assert outcome.status == "failed"
+    assert "config.json" in outcome.message
+    assert contents(tmp_path / "b") == before
+    assert complete(small_config(), tmp_path / "b").status == "completed"
+    complete(small_config(), tmp_path / "a")
+    assert_same_run(tmp_path / "a", tmp_path / "b")
+
+
+def test_files_of_which_nothing_says_whose_they_are_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "evaluations.csv").write_text("evaluation,timesteps,episode,return,length\n1,640,0,3.0,3\n")
+    before = contents(tmp_path)
+    assert complete(small_config(), tmp_path).status == "failed"
+    assert contents(tmp_path) == before | {tmp_path / ".lock": b""}
+
+
+def test_a_run_that_was_taken_over_stops_before_it_writes_again(tmp_path: Path) -> None:
+    """Stopped for a minute (SIGSTOP, storage gone), a runner may find another machine at its run."""
+    rows: list[dict[Path, bytes]] = []
+    calls = iter(range(10**6))
+
+    def taken_over() -> bool:
+        if next(calls) == 7:
+            owner = {"host": "elsewhere", "kernel": "another", "pid": 1, "token": "x"}
+            (tmp_path / ".lock").write_text(json.dumps(owner))
+            rows.append(contents(tmp_path))
+        return False
+
+    outcome = execute(small_config(), tmp_path, Options(1), stop=taken_over)
+    assert outcome.status == "busy"
+    assert "taken over by process 1 on elsewhere" in outcome.message
+    events = {path for path in rows[0] if "tfevents" in path.name}
+    after = contents(tmp_path)
+    assert {path: data for path, data in after.items() if path not in events} == {
+        path: data for path, data in rows[0].items() if path not in events
+    }
 
 
 def test_a_completed_run_is_not_touched(tmp_path: Path) -> None:

@@ -57,22 +57,35 @@ def test_another_machines_heartbeat_is_respected(tmp_path: Path) -> None:
 
 
 def test_another_machines_silence_is_taken_for_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(lock, "SETTLE_SECONDS", 0.0)
     pretend_other_machine(tmp_path, silent_for=2 * lock.SILENCE_SECONDS)
     assert not is_locked(tmp_path)
     with RunLock(tmp_path):
         pass
 
 
-def test_of_two_that_take_over_at_once_one_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_that_take_over_at_once_one_gives_way(tmp_path: Path) -> None:
     pretend_other_machine(tmp_path, silent_for=2 * lock.SILENCE_SECONDS)
 
-    def meanwhile(seconds: float) -> None:
+    def meanwhile() -> None:
+        while "elsewhere" in (tmp_path / lock.FILE).read_text():
+            time.sleep(0.01)
         pretend_other_machine(tmp_path, silent_for=0.0)
 
-    monkeypatch.setattr(time, "sleep", meanwhile)
+    other = threading.Thread(target=meanwhile)
+    other.start()
     with pytest.raises(BusyError, match="on elsewhere"), RunLock(tmp_path):
         pass
+    other.join()
+
+
+def test_an_owner_notices_that_it_was_taken_over_and_leaves_the_lock_alone(tmp_path: Path) -> None:
+    with RunLock(tmp_path) as held:
+        held.check()
+        pretend_other_machine(tmp_path, silent_for=0.0)
+        with pytest.raises(BusyError, match="on elsewhere"):
+            held.check()
+    assert is_locked(tmp_path)
 
 
 def test_asking_does_not_get_in_the_way(tmp_path: Path) -> None:

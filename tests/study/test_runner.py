@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from sppo.records.published import write_runs
+from sppo.records.runs import read_run
+from sppo.study.command import main, write_study
 from sppo.study.definition import read_plan
+from sppo.study.execution import Options, execute
 from sppo.study.lock import is_locked
 from tests.study.runner_processes import check_against_this_process, finish, start, wait_until
 
@@ -95,24 +100,69 @@ def test_a_worker_that_is_killed_goes_on_in_the_same_runner(
 def test_subsets_and_plans(
     study_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    from sppo.study.command import main
-
     file = str(study_file(["CartPole-v1", "Acrobot-v1"], seeds="0:10"))
     assert main(["plan", file, "--out", str(tmp_path), "--env", "CartPole-v1", "--seeds", "0:3,7"]) == 0
     output = capsys.readouterr().out
     assert "4 runs, 4 to do" in output
     assert main(["plan", file, "--out", str(tmp_path), "--where", "n_epochs=2"]) == 0
     assert "20 runs" in capsys.readouterr().out
-    for flags in (["--env", "Nope"], ["--seeds", "x"], ["--where", "n_epochs=3"], ["--where", "n_epochs"]):
-        assert main(["plan", file, *flags]) == 2
-        assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--env", "Nope"], "--env Nope: the study has Acrobot-v1, CartPole-v1"),
+        (["--algorithm", "ppo"], "--algorithm ppo: the study has sppo"),
+        (["--seeds", "x"], "--seeds: 'x' is not a list of seeds"),
+        (["--seeds", "5:2"], "--seeds: '5:2' holds no seed, since the end is left out: write \"2:6\""),
+        (["--seeds", "20:30"], "--seeds 20:30: the study has 0:10"),
+        (["--where", "n_epochs=3"], "--where n_epochs=3: n_epochs of the study is 2"),
+        (["--where", "epochs=2"], "--where epochs=2: the runs have no epochs, but batch_size, "),
+        (["--where", "n_epochs"], "--where n_epochs: write NAME=VALUE"),
+    ],
+)
+def test_flags_that_match_nothing_list_the_choices(
+    flags: list[str], message: str, study_file: Callable[..., Path], capsys: pytest.CaptureFixture
+) -> None:
+    file = str(study_file(["CartPole-v1", "Acrobot-v1"], seeds="0:10"))
+    assert main(["plan", file, *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_time_of_one_run_is_not_divided_by_the_cores(
+    study_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    def planned(seeds: str) -> tuple[str, str]:
+        file = str(study_file(["CartPole-v1"], seeds=seeds, steps=12_800_000))
+        assert main(["plan", file, "--out", str(tmp_path), "--jobs", "2"]) == 0
+        found = re.search(r"about (.+) of one core, (.+) with --jobs 2", capsys.readouterr().out)
+        assert found is not None
+        return found[1], found[2]
+
+    alone, shared = planned("0:1")
+    assert alone == shared
+    assert planned("0:2")[1] == alone
+
+
+def test_nothing_to_do_is_said(
+    study_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    file, out = study_file(["Walk"], seeds="0:1"), tmp_path / "out"
+    (run,) = read_plan(file).runs
+    assert execute(run, out / run.directory_name, Options(100)).status == "completed"
+    arguments = ["run", str(file), "--out", str(out)]
+    assert main(arguments) == 0
+    assert f"nothing to do: 1 run completed before, in {out}" in capsys.readouterr().out
+    # All of it is known from a report that was made elsewhere.
+    write_runs([read_run(out / run.directory_name)], tmp_path)
+    assert main([*arguments[:-1], str(tmp_path / "none"), "--published", str(tmp_path)]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_bad_study_is_an_error_and_makes_no_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sppo.study.command import main
-
     monkeypatch.chdir(tmp_path)
     Path("bad.toml").write_text('name = "bad"\nseed = 1\n')
     assert main(["run", "bad.toml"]) == 2
@@ -123,8 +173,6 @@ def test_a_bad_study_is_an_error_and_makes_no_directory(
 def test_an_edited_study_file_does_not_overwrite_the_old_one(
     study_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    from sppo.study.command import write_study
-
     file = study_file(["CartPole-v1"])
     write_study(read_plan(file), tmp_path / "out")
     old = file.read_text()
@@ -133,3 +181,25 @@ def test_an_edited_study_file_does_not_overwrite_the_old_one(
     write_study(read_plan(file), tmp_path / "out")
     assert (tmp_path / "out" / ".study" / "study-1.toml").read_text() == old
     assert len(list((tmp_path / "out" / ".study").glob("study-*.toml"))) == 1
+
+
+def test_a_training_outlives_the_server_that_forked_it(
+    study_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Nobody can say any more how the training's process ends; it is still heard, and not called failed."""
+    file, out = study_file(["Slow"], seeds="0:2", steps=1280), tmp_path / "out"
+    study = read_plan(file)
+    runner = start("study", "run", file, "--out", out, "--jobs", 1)
+    run = out / study.runs[0].directory_name
+    wait_until(lambda: any(run.glob("checkpoints/*.checkpoint")))
+    training = json.loads((run / ".lock").read_text())["pid"]
+    server = int(Path(f"/proc/{training}/stat").read_text().rpartition(")")[2].split()[1])
+    assert server != runner.pid
+    os.kill(server, signal.SIGKILL)
+    code, output = finish(runner)
+    assert code == 0, output
+    assert "failed" not in output
+    assert not list(out.glob("*/failure*.json"))
+    # One event file per attempt: the training was not begun a second time.
+    assert [len(list(path.iterdir())) for path in out.glob("*/tensorboard")] == [1, 1]
+    check_against_this_process(study, out, tmp_path)

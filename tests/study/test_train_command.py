@@ -84,12 +84,32 @@ def test_impossible_flags_are_named(flags: list[str], message: str, capsys: pyte
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "flags", [["--seed", "x"], ["--seed", "-1"], ["--seed", "1.5"], ["--steps", "many"], ["--n-envs", "0"]]
+)
+def test_numbers_that_are_none_are_named(flags: list[str], capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--env", "CartPole-v1", *flags])
+    assert end.value.code == 2
+    low = 1 if flags[0] == "--n-envs" else 0
+    message = f"argument {flags[0]}: {flags[1]!r} is not a whole number from {low} on"
+    assert message in capsys.readouterr().err
+
+
+def test_large_numbers_may_be_written_short(tmp_path: Path) -> None:
+    flags = ["--env", "CartPole-v1", *SMALL, "--steps", "1.28e3", "--out", str(tmp_path)]
+    assert main(flags) == 0
+    assert json.loads((tmp_path / "config.json").read_text())["config"]["total_timesteps"] == 1280
+
+
+@pytest.mark.parametrize("completed", [False, True])
 def test_another_configuration_in_the_same_directory_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture
+    completed: bool, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     out = ["--out", str(tmp_path)]
     assert main(["--env", "CartPole-v1", *SMALL, *out]) == 0
-    os.unlink(tmp_path / "result.json")
+    if not completed:
+        os.unlink(tmp_path / "result.json")
     assert main(["--env", "CartPole-v1", *SMALL, "--clip-range", "0.5", *out]) == 1
     assert "parameters.clip_range: 0.2 and 0.5" in capsys.readouterr().err
 
