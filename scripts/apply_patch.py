@@ -1,12 +1,13 @@
-"""Add the ``use_softmax`` flag to an installed or checked-out Stable-Baselines3 or sb3-contrib.
+"""Add sPPO (``use_softmax``, ``clip_mode``) to an installed or checked-out Stable-Baselines3 or sb3-contrib.
 
     python scripts/apply_patch.py stable-baselines3              # the installed package
     python scripts/apply_patch.py sb3-contrib --target ~/my-fork  # a source checkout
     python scripts/apply_patch.py stable-baselines3 --check      # only say what would happen
     python scripts/apply_patch.py stable-baselines3 --revert     # back to the exact bytes
 
-Needs nothing but Python. Every file is patched in memory first; nothing is written unless version and
-content fit throughout, and a write that fails half-way is undone.
+Needs nothing but Python. Every file is patched in memory and written aside first; nothing is changed unless
+version and content fit throughout. If it is killed between two files, running it again finishes the work, and
+``--revert`` takes it back.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 PATCHES = Path(__file__).resolve().parent.parent / "patches"
@@ -27,82 +26,39 @@ PATCHES = Path(__file__).resolve().parent.parent / "patches"
 #: distribution -> import name of the package that its patch changes
 PACKAGES = {"stable-baselines3": "stable_baselines3", "sb3-contrib": "sb3_contrib"}
 
+#: of one file: lines that must be there, and lines that replace them
+Changes = list[tuple[list[bytes], list[bytes]]]
+
 
 class PatchError(Exception):
     """The patch does not fit; the message says where and why."""
 
 
-@dataclass(frozen=True)
-class Hunk:
-    """One change: the lines that must be there and the lines that replace them."""
-
-    line: int
-    before: tuple[bytes, ...]
-    after: tuple[bytes, ...]
-
-    def reversed(self) -> Hunk:
-        return Hunk(self.line, self.after, self.before)
-
-
-@dataclass(frozen=True)
-class FilePatch:
-    """All changes to one file, whose path is relative to the package's parent directory."""
-
-    path: str
-    hunks: tuple[Hunk, ...]
-
-    def reversed(self) -> FilePatch:
-        return FilePatch(self.path, tuple(hunk.reversed() for hunk in self.hunks))
+def parse(text: bytes) -> dict[str, Changes]:
+    """Read a unified diff: changes by file, whose path is relative to the package's parent directory."""
+    files: dict[str, Changes] = {}
+    for section in re.split(rb"^--- .*\n\+\+\+ b/", text, flags=re.MULTILINE)[1:]:
+        path, hunks = section.split(b"\n", 1)
+        changes = files.setdefault(path.decode(), [])
+        for hunk in re.split(rb"^@@ .*\n", hunks, flags=re.MULTILINE)[1:]:
+            lines = hunk.splitlines(keepends=True)
+            before = [line[1:] for line in lines if not line.startswith(b"+")]
+            after = [line[1:] for line in lines if not line.startswith(b"-")]
+            changes.append((before, after))
+    return files
 
 
-def parse(text: bytes) -> list[FilePatch]:
-    """Read a unified diff."""
-    hunks: dict[str, list[Hunk]] = {}
-    path = ""
-    lines = iter(text.splitlines(keepends=True))
-    for line in lines:
-        if line.startswith(b"+++ "):
-            path = line[4:].split(b"\t")[0].strip().decode().removeprefix("b/")
-        elif header := re.match(rb"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@", line):
-            wanted = int(header[2] or 1), int(header[3] or 1)
-            before: list[bytes] = []
-            after: list[bytes] = []
-            while (len(before), len(after)) != wanted:
-                change = next(lines)
-                if not change.startswith(b"+"):
-                    before.append(change[1:])
-                if not change.startswith(b"-"):
-                    after.append(change[1:])
-            hunks.setdefault(path, []).append(Hunk(int(header[1]), tuple(before), tuple(after)))
-    return [FilePatch(path, tuple(changes)) for path, changes in hunks.items()]
-
-
-def patched(content: bytes, patch: FilePatch) -> bytes:
-    """The file's new content; a hunk may have moved, but its lines must occur exactly once."""
+def patched(content: bytes, changes: Changes, revert: bool = False) -> bytes | None:
+    """The file's new content; a change may have moved, but its lines must occur exactly once."""
     lines = content.splitlines(keepends=True)
-    for number, hunk in enumerate(patch.hunks, start=1):
-        size = len(hunk.before)
-        places = [
-            start
-            for start in range(len(lines) - size + 1)
-            if tuple(lines[start : start + size]) == hunk.before
-        ]
+    for pair in changes:
+        old, new = reversed(pair) if revert else pair
+        starts = range(len(lines) - len(old) + 1)
+        places = [start for start in starts if lines[start : start + len(old)] == old]
         if len(places) != 1:
-            found = "not found" if not places else f"found {len(places)} times"
-            raise PatchError(
-                f"{patch.path}: change {number} of {len(patch.hunks)} (near line {hunk.line}) does not fit: "
-                f"the lines around it were {found}. Was the file edited by hand?"
-            )
-        lines[places[0] : places[0] + size] = hunk.after
+            return None
+        lines[places[0] : places[0] + len(old)] = new
     return b"".join(lines)
-
-
-def fits(content: bytes, patch: FilePatch) -> bool:
-    try:
-        patched(content, patch)
-    except PatchError:
-        return False
-    return True
 
 
 def package_directory(distribution: str, target: Path | None) -> Path:
@@ -127,9 +83,7 @@ def find_patch(distribution: str, package: Path) -> Path:
     version = version_file.read_text().strip()
     path = PATCHES / f"{distribution}-{version}.patch"
     if not path.is_file():
-        known = sorted(
-            p.stem.removeprefix(f"{distribution}-") for p in PATCHES.glob(f"{distribution}-*.patch")
-        )
+        known = sorted(p.stem.removeprefix(f"{distribution}-") for p in PATCHES.glob(f"{distribution}-*"))
         raise PatchError(
             f"{package} is {distribution} {version}; there is a patch for {', '.join(known)} only. "
             f"Install that version: pip install {distribution}=={known[-1]}"
@@ -137,56 +91,53 @@ def find_patch(distribution: str, package: Path) -> Path:
     return path
 
 
+def aside(path: Path) -> Path:
+    """Where a file's new content is written first: beside the file itself if ``path`` is a link."""
+    return path.resolve().with_name(f".{path.name}.patched")
+
+
 def write_all(contents: dict[Path, bytes]) -> None:
-    """Replace all files or none: write aside, then rename; undo the renames if one fails."""
-    originals = {path: path.read_bytes() for path in contents}
-    aside: dict[Path, str] = {}
-    try:
-        for path, content in contents.items():
-            handle, aside[path] = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            shutil.copymode(path, aside[path])
-        replaced: list[Path] = []
-        try:
-            for path, temporary in aside.items():
-                os.replace(temporary, path)
-                replaced.append(path)
-        except OSError:
-            for path in replaced:
-                path.write_bytes(originals[path])
-            raise
-    finally:
-        for temporary in aside.values():
-            if os.path.exists(temporary):
-                os.unlink(temporary)
+    """Write everything aside, then rename."""
+    for path, content in contents.items():
+        with aside(path).open("wb") as file:
+            file.write(content)
+            os.fsync(file.fileno())
+        shutil.copymode(path, aside(path))
+    for path in contents:
+        os.replace(aside(path), path.resolve())
 
 
 def run(distribution: str, target: Path | None, revert: bool, check: bool) -> str:
     """Apply or revert, or only check; returns what to tell the user."""
     package = package_directory(distribution, target)
-    patch_path = find_patch(distribution, package)
-    patches = parse(patch_path.read_bytes())
-    if revert:
-        patches = [patch.reversed() for patch in patches]
+    patch = find_patch(distribution, package)
+    files = {package.parent / name: changes for name, changes in parse(patch.read_bytes()).items()}
     contents: dict[Path, bytes] = {}
-    for patch in patches:
-        path = package.parent / patch.path
+    for path, changes in files.items():
         if not path.is_file():
             raise PatchError(f"{path} is missing")
-        contents[path] = path.read_bytes()
-    done = "not applied" if revert else "already applied"
-    pairs = list(zip(contents.items(), patches, strict=True))
-    if all(fits(content, patch.reversed()) and not fits(content, patch) for (_, content), patch in pairs):
-        return f"{patch_path.name}: {done} in {package}; nothing to do."
-    contents = {path: patched(content, patch) for (path, content), patch in pairs}
-    action = "revert" if revert else "apply"
+        old = path.read_bytes()
+        new = patched(old, changes, revert)
+        if new is not None:
+            contents[path] = new
+        elif patched(old, changes, not revert) is None:
+            raise PatchError(
+                f"{path} is neither as released nor as patched where {patch.name} changes it: "
+                "was it edited by hand, or patched by an earlier version of the patch?"
+            )
+    if not contents:
+        done = "not applied" if revert else "already applied"
+        return f"{patch.name}: {done} in {package}; nothing to do."
+    where = f"in {package} ({', '.join(path.name for path in contents)})"
     if check:
-        return f"{patch_path.name}: would {action} cleanly in {package} ({len(contents)} file(s))."
-    write_all(contents)
-    return f"{patch_path.name}: {'reverted' if revert else 'applied'} in {package} ({len(contents)} file(s))."
+        return f"{patch.name}: would {'revert' if revert else 'apply'} cleanly {where}."
+    try:
+        write_all(contents)
+    finally:
+        # Also what a killed run may have left.
+        for path in files:
+            aside(path).unlink(missing_ok=True)
+    return f"{patch.name}: {'reverted' if revert else 'applied'} {where}."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -200,8 +151,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         print(run(args.package, args.target, args.revert, args.check))
-    except (PatchError, OSError) as error:
+    except PatchError as error:
         print(f"refused, nothing changed: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"stopped: {error}. Run it again to finish, or with --revert to take it back", file=sys.stderr)
         return 1
     return 0
 

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ PATCHED_FILES = {
     "sb3-contrib": ["sb3_contrib/ppo_mask/ppo_mask.py", "sb3_contrib/ppo_recurrent/ppo_recurrent.py"],
 }
 
-#: Trains argv[1]'s class from one seed and prints a digest of every weight.
+#: Trains argv[1]'s class with argv[5]'s clip from one seed and prints a digest of every weight.
 TRAINING = """
 import hashlib, importlib, sys
 import torch as th
@@ -27,13 +28,14 @@ from stable_baselines3.common.env_util import make_vec_env
 from tests.algorithms.environments import SpaceEnv
 
 th.set_num_threads(1)
-module, name, policy, action = sys.argv[1:5]
+module, name, policy, action, clip_mode = sys.argv[1:6]
 algorithm = getattr(importlib.import_module(module), name)
 options = {"engine": "reference"} if module == "sppo" else {}
+chosen = {} if clip_mode == "default" else {"clip_mode": clip_mode}
 env = make_vec_env(SpaceEnv, n_envs=2, seed=5, env_kwargs={"action": action})
 kwargs = {"net_arch": [16]} | ({"lstm_hidden_size": 8} if "Lstm" in policy else {})
 model = algorithm(policy, env, n_steps=32, batch_size=16, n_epochs=3, seed=3, learning_rate=1e-2,
-                  policy_kwargs=kwargs, use_softmax=True, device="cpu", **options)
+                  policy_kwargs=kwargs, use_softmax=True, device="cpu", **options, **chosen)
 model.learn(192)
 digest = hashlib.sha256()
 for weights in model.policy.state_dict().values():
@@ -69,11 +71,11 @@ def checksums(directory: Path) -> dict[str, str]:
     }
 
 
-def train(algorithm: str, policy: str, action: str, path: list[Path]) -> tuple[str, str]:
+def train(algorithm: str, policy: str, action: str, clip_mode: str, path: list[Path]) -> tuple[str, str]:
     """Digest of the trained weights and the file the class came from, computed in a fresh process."""
     module, name = algorithm.rsplit(".", 1)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", TRAINING, module, name, policy, action]
+    command = [sys.executable, "-c", TRAINING, module, name, policy, action, clip_mode]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert result.returncode == 0, result.stderr
     digest, source = result.stdout.split()
@@ -91,12 +93,17 @@ def train(algorithm: str, policy: str, action: str, path: list[Path]) -> tuple[s
 def test_patched_upstream_trains_our_weights(
     packages: Path, package: str, upstream: str, ours: str, policy: str, action: str
 ) -> None:
+    """With the clip that is the default of both, and with the formula as printed, which is another one."""
     result = apply_patch(package, "--target", packages)
     assert result.returncode == 0, result.stderr
-    patched_weights, source = train(upstream, policy, action, [packages, ROOT])
-    assert source.startswith(str(packages)), "the unpatched class was trained"
-    our_weights, _ = train(ours, policy, action, [ROOT])
-    assert patched_weights == our_weights
+    trained = set()
+    for clip_mode in ("default", "two-sided"):
+        patched_weights, source = train(upstream, policy, action, clip_mode, [packages, ROOT])
+        assert source.startswith(str(packages)), "the unpatched class was trained"
+        our_weights, _ = train(ours, policy, action, clip_mode, [ROOT])
+        assert patched_weights == our_weights
+        trained.add(our_weights)
+    assert len(trained) == 2
 
 
 @pytest.mark.parametrize("package", PATCHED_FILES)
@@ -163,25 +170,59 @@ def test_edits_elsewhere_in_a_fork_survive(packages: Path) -> None:
     assert path.read_bytes() == forked
 
 
-def test_failed_write_is_undone(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("apply_patch", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["apply_patch"] = module
-    spec.loader.exec_module(module)
+KILLED = """
+import os, runpy, signal, sys
+replace, calls = os.replace, []
+def stop(source, target):
+    if calls:
+        os.kill(os.getpid(), signal.SIGKILL)
+    calls.append(target)
+    replace(source, target)
+os.replace = stop
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("killed_at", [[], ["--revert"]], ids=["applying", "reverting"])
+@pytest.mark.parametrize("then", [[], ["--revert"]], ids=["then apply", "then revert"])
+def test_killed_between_two_files(packages: Path, killed_at: list[str], then: list[str]) -> None:
+    """Whatever was under way, both directions end as if nothing had happened."""
+    arguments = ["sb3-contrib", "--target", str(packages)]
+    states = {"--revert": checksums(packages)}
+    assert apply_patch(*arguments).returncode == 0
+    states["apply"] = checksums(packages)
+    if not killed_at:
+        assert apply_patch(*arguments, "--revert").returncode == 0
+    command = [sys.executable, "-c", KILLED, str(SCRIPT), *arguments, *killed_at]
+    assert subprocess.run(command, capture_output=True, timeout=120).returncode == -signal.SIGKILL
+    assert checksums(packages) not in states.values()
+    result = apply_patch(*arguments, *then)
+    assert result.returncode == 0, result.stderr
+    assert checksums(packages) == states[then[0] if then else "apply"]
+
+
+def test_links_stay_links(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "ppo.py"
+    path = packages / PATCHED_FILES["stable-baselines3"][0]
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    before = elsewhere.read_bytes()
+    assert apply_patch("stable-baselines3", "--target", packages).returncode == 0
+    assert path.is_symlink()
+    assert b"use_softmax" in elsewhere.read_bytes()
+    assert apply_patch("stable-baselines3", "--target", packages, "--revert").returncode == 0
+    assert path.is_symlink()
+    assert elsewhere.read_bytes() == before
+
+
+def test_a_failed_write_changes_nothing(packages: Path) -> None:
+    """Something stands where the second file would be written aside."""
+    path = packages / PATCHED_FILES["sb3-contrib"][1]
     before = checksums(packages)
-    replace, calls = os.replace, []
-
-    def failing_replace(source: str, target: Path) -> None:
-        calls.append(target)
-        if len(calls) == 2:
-            raise OSError("disk full")
-        replace(source, target)
-
-    monkeypatch.setattr(module.os, "replace", failing_replace)
-    assert module.main(["sb3-contrib", "--target", str(packages)]) == 1
-    assert len(calls) == 2
+    (path.parent / f".{path.name}.patched").mkdir()
+    result = apply_patch("sb3-contrib", "--target", packages)
+    assert result.returncode == 1
     assert checksums(packages) == before
 
 
