@@ -187,7 +187,7 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
             self._log_update(surrogate, clip_range_vf, statistics)
             return
 
-        old_policy = copy.deepcopy(self.policy) if surrogate.needs_distributions else None
+        old_policy = _copied(self.policy) if surrogate.needs_distributions else None
         continue_training = True
         for epoch in range(self.n_epochs):
             statistics.start_epoch()
@@ -317,6 +317,12 @@ def checked_or_raise(name: str, value: Any, parameter: Parameter) -> None:
     except ValueError as error:
         advice = f"; {parameter.advice}" if parameter.advice else ""
         raise ValueError(f"{name}={error}{advice}") from None
+
+
+def _copied(policy: Any) -> Any:
+    """The policy as it is now; what its last distribution was computed with stays with the original."""
+    kept = {id(policy.action_dist): copy.copy(policy.action_dist), id(policy.optimizer): None}
+    return copy.deepcopy(policy, kept)
 
 
 def _constant(value: Any) -> Any:
