@@ -14,8 +14,9 @@ objectives are two instances: softmax + log-sum-exp is sMDPO, direct + negative 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -146,7 +147,7 @@ class LinearSoftmax:
 
 
 @dataclass(frozen=True)
-class Surrogate:
+class LinearizedObjective:
     """ℓ_t for one policy π_t, as a function of θ."""
 
     representation: Representation
@@ -156,15 +157,18 @@ class Surrogate:
     theta_t: Array
     inv_eta: Array
     gamma: float
-    _slope: Array = field(init=False, repr=False)
-    _point: Array = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        point = self.representation.of(self.parameterization.logits(self.theta_t))
-        object.__setattr__(self, "_point", point)
-        object.__setattr__(self, "_slope", self.representation.gradient(self.evaluation) / (1.0 - self.gamma))
+    @cached_property
+    def point(self) -> Array:
+        """π_t."""
+        return self.representation.of(self.parameterization.logits(self.theta_t))
 
-    @property
+    @cached_property
+    def slope(self) -> Array:
+        """∇_π J(π_t)."""
+        return self.representation.gradient(self.evaluation) / (1.0 - self.gamma)
+
+    @cached_property
     def weights(self) -> Array:
         """w(s)/η(s)."""
         return self.evaluation.occupancy * self.inv_eta / (1.0 - self.gamma)
@@ -172,18 +176,24 @@ class Surrogate:
     def value(self, theta: Array) -> float:
         """ℓ_t(θ)."""
         point = self.representation.of(self.parameterization.logits(theta))
-        linear = float(np.sum((point - self._point) * self._slope))
-        return (
-            self.evaluation.value + linear - float(self.weights @ self.mirror_map.bregman(point, self._point))
+        linear = np.sum((point - self.point) * self.slope)
+        return float(
+            self.evaluation.value + linear - self.weights @ self.mirror_map.bregman(point, self.point)
         )
 
     def gradient(self, theta: Array) -> Array:
         """∇ℓ_t(θ): ∇_π J - (w/η)(∇φ(π) - ∇φ(π_t)), pulled back through the representation to θ."""
         logits = self.parameterization.logits(theta)
         point = self.representation.of(logits)
-        pull = self.mirror_map.gradient(point) - self.mirror_map.gradient(self._point)
-        cotangent = self._slope - self.weights[:, None] * pull
+        pull = self.mirror_map.gradient(point) - self.mirror_map.gradient(self.point)
+        cotangent = self.slope - self.weights[:, None] * pull
         return self.parameterization.pullback(theta, self.representation.pullback(logits, cotangent))
+
+
+def _named(what: str, value: Any, known: dict[str, Any]) -> Any:
+    if isinstance(value, str) and value not in known:
+        raise ValueError(f"{what} must be one of {', '.join(known)}, not {value!r}")
+    return known[value] if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -202,43 +212,28 @@ class FMA:
     def __post_init__(self) -> None:
         representation, mirror_map = self._resolved()
         if representation is SOFTMAX and mirror_map is NEGATIVE_ENTROPY:
-            raise ValueError(
-                "the negative entropy is a map on probabilities: use it with the direct representation"
-            )
+            raise ValueError("the negative entropy is a map on probabilities: use the direct representation")
 
     def _resolved(self) -> tuple[Representation, MirrorMap]:
-        representation = self.representation
-        if isinstance(representation, str):
-            if representation not in REPRESENTATIONS:
-                raise ValueError(
-                    f"representation must be one of {', '.join(REPRESENTATIONS)}, not {representation!r}"
-                )
-            representation = REPRESENTATIONS[representation]
-        mirror_map = self.mirror_map
-        if isinstance(mirror_map, str):
-            if mirror_map not in MIRROR_MAPS:
-                raise ValueError(f"mirror_map must be one of {', '.join(MIRROR_MAPS)}, not {mirror_map!r}")
-            mirror_map = MIRROR_MAPS[mirror_map]
-        return representation, mirror_map
+        return (
+            _named("representation", self.representation, REPRESENTATIONS),
+            _named("mirror_map", self.mirror_map, MIRROR_MAPS),
+        )
 
     def for_mdp(self, mdp: TabularMDP) -> Parameterization:
         """The parameterisation, tabular unless another was given."""
         return self.parameterization or TabularSoftmax(mdp.n_states, mdp.n_actions)
 
     def surrogate(
-        self,
-        mdp: TabularMDP,
-        theta_t: Array,
-        eta: float | npt.ArrayLike,
-        evaluation: Evaluation | None = None,
-    ) -> Surrogate:
+        self, mdp: TabularMDP, theta_t: Array, eta: npt.ArrayLike, evaluation: Evaluation | None = None
+    ) -> LinearizedObjective:
         """ℓ_t at θ_t, with η a number or one number per state."""
         parameterization = self.for_mdp(mdp)
         if evaluation is None:
             evaluation = mdp.evaluate(softmax(parameterization.logits(theta_t), axis=1))
         inv_eta = np.broadcast_to(1.0 / np.asarray(eta, dtype=np.float64), (mdp.n_states,))
         representation, mirror_map = self._resolved()
-        return Surrogate(
+        return LinearizedObjective(
             representation, mirror_map, parameterization, evaluation, theta_t, inv_eta, mdp.gamma
         )
 
@@ -246,7 +241,7 @@ class FMA:
         self,
         mdp: TabularMDP,
         theta: Array,
-        eta: float | npt.ArrayLike,
+        eta: npt.ArrayLike,
         alpha: float,
         inner_steps: int,
         evaluation: Evaluation,

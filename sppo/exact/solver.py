@@ -62,18 +62,21 @@ class Result:
         )
 
     def __repr__(self) -> str:
-        settings = ", ".join(
-            f"{name}={value:g}" if isinstance(value, float) else f"{name}={_short(value)}"
-            for name, value in self.settings.items()
-        )
         return (
             f"Result({self.objective}, {self.method}: J {self.values[0]:.6g} -> {self.value:.6g} "
-            f"in {self.values.size} iterations; {settings})"
+            f"in {self.values.size} iterations; {listed(self.settings)})"
         )
 
 
-def _short(value: Any) -> str:
-    return f"array{np.shape(value)}" if np.ndim(value) else str(value)
+def listed(settings: dict[str, Any]) -> str:
+    """Hyper-parameters in one line."""
+
+    def short(value: Any) -> str:
+        if isinstance(value, float):
+            return f"{value:g}"
+        return f"array{np.shape(value)}" if np.ndim(value) else str(value)
+
+    return ", ".join(f"{name}={short(value)}" for name, value in settings.items())
 
 
 def solve(

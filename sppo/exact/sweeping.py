@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from sppo.exact.evaluation import Array
 from sppo.exact.mdp import TabularMDP
 from sppo.exact.settings import check_count, make_plan
-from sppo.exact.solver import run
+from sppo.exact.solver import listed, run
 
 #: Final values closer than this (relative to 1 or to themselves) count as equal.
 TIE = 1e-9
@@ -62,10 +62,7 @@ class SweepResult:
 
     def __repr__(self) -> str:
         axes = ", ".join(f"{name}: {len(values)}" for name, values in self.axes.items())
-        best = ", ".join(
-            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-            for name, value in self.best_setting.items()
-        )
+        best = listed(self.best_setting)
         return f"SweepResult({self.objective}, {self.method}; {axes}; best J {self.best_value:.6g} at {best})"
 
 
@@ -86,7 +83,7 @@ def sweep(
 
     :param inner_steps: m, or several to make it an axis
     :param keep_curves: keep every learning curve, not only the best
-    :param progress: show a progress bar on standard error
+    :param progress: count the finished runs on standard error
     :param threads: worker threads; the number of usable cores by default
     :param initial_logits: θ_0, shared by all
     :param grids: hyper-parameters of ``solve``: a list, tuple or array is a grid (an axis), anything else is
@@ -102,97 +99,57 @@ def sweep(
         if not values:
             raise ValueError(f"the grid of {name} is empty")
     fixed = {name: value for name, value in {**grids, "inner_steps": inner_steps}.items() if name not in axes}
-    shape = tuple(len(values) for values in axes.values())
-    jobs = []
-    for setting in product(*axes.values()):
-        chosen = {**fixed, **dict(zip(axes, setting, strict=True))}
-        jobs.append(make_plan(mdp, objective, method, chosen.pop("inner_steps"), chosen))
-
-    final = np.empty(len(jobs))
-    curves = np.empty((len(jobs), iterations)) if keep_curves else None
-    means = np.empty(len(jobs))
-    candidates: dict[int, Array] = {}
+    settings = [dict(zip(axes, point, strict=True)) for point in product(*axes.values())]
+    plans = []
+    for setting in settings:
+        chosen = {**fixed, **setting}
+        plans.append(make_plan(mdp, objective, method, chosen.pop("inner_steps"), chosen))
 
     def execute(job: int) -> Array:
-        return run(mdp, jobs[job], iterations, initial_logits, record=False).values
+        return run(mdp, plans[job], iterations, initial_logits, record=False).values
 
     # the costliest first, so that no thread is left alone with a long run at the end
-    order = sorted(range(len(jobs)), key=lambda job: -jobs[job].numbers.inner_steps)
-    for job, curve in _map(
-        execute, order, threads or len(os.sched_getaffinity(0)), progress, f"{objective} {method}"
-    ):
-        final[job], means[job] = curve[-1], curve.mean()
-        if curves is not None:
-            curves[job] = curve
-        # keep the curves that may yet be the best, no others: a grid's worth of curves is large
-        done = [*candidates, job]
-        highest = max(final[i] for i in done)
-        candidates[job] = curve
-        for i in done:
-            if final[i] < highest - TIE * max(1.0, abs(highest)):
-                del candidates[i]
-    best_job = max(sorted(candidates), key=lambda i: means[i])
-    best_setting = dict(zip(axes, list(product(*axes.values()))[best_job], strict=True))
+    order = sorted(range(len(plans)), key=lambda job: -plans[job].numbers.inner_steps)
+    label = f"{objective} {method}" if progress else ""
+    curves = np.empty((len(plans), iterations))
+    for job, curve in _map(execute, order, threads or len(os.sched_getaffinity(0)), label):
+        curves[job] = curve
+    final = curves[:, -1]
+    equal = final >= final.max() - TIE * max(1.0, abs(final.max()))
+    best = int(np.where(equal, curves.mean(axis=1), -np.inf).argmax())
+    shape = tuple(len(values) for values in axes.values())
     return SweepResult(
         objective,
         method,
         axes,
-        final.reshape(shape),
-        best_setting,
-        candidates[best_job],
-        None if curves is None else curves.reshape(*shape, iterations),
+        final.reshape(shape).copy(),
+        settings[best],
+        curves[best].copy(),
+        curves.reshape(*shape, iterations) if keep_curves else None,
     )
 
 
 def _map(
-    execute: Any, jobs: list[int], threads: int, progress: bool, label: str
-) -> Iterable[tuple[int, Array]]:
-    """``execute`` every job in threads; yields (job, result) as they finish."""
-    report = _progress(len(jobs), label, progress)
-    execute_first, rest = jobs[0], iter(jobs[1:])
+    execute: Callable[[int], Array], jobs: list[int], threads: int, label: str
+) -> Iterator[tuple[int, Array]]:
+    """``execute`` every job in threads; yields (job, result) as they finish, counted under ``label``."""
     # the first call alone: it compiles, or loads from the cache, what all others use
-    yield execute_first, execute(execute_first)
-    report(1)
+    yield jobs[0], execute(jobs[0])
     with ThreadPoolExecutor(threads) as pool:
-        pending: dict[Future[Array], int] = {}
+        pending = {pool.submit(execute, job): job for job in jobs[1:]}
         try:
-            for job in rest:
-                pending[pool.submit(execute, job)] = job
-            while pending:
-                done, _ = wait(pending, return_when=FIRST_COMPLETED)
-                for future in done:
-                    job = pending.pop(future)
-                    yield job, future.result()
-                    report(1)
+            for count, future in enumerate(as_completed(pending), start=2):
+                yield pending[future], future.result()
+                _report(label, count, len(jobs))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
 
 
-def _progress(total: int, label: str, wanted: bool) -> Any:
-    """A function to call with the number of newly finished jobs; tqdm if it is installed."""
-    if not wanted:
-        return lambda finished: None
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        count = 0
-
-        def report(finished: int) -> None:
-            nonlocal count
-            count += finished
-            end = "\n" if count == total else "\r"
-            print(f"{label}: {count}/{total}", end=end, file=sys.stderr, flush=True)
-
-        return report
-    bar = tqdm(total=total, desc=label, unit="run", smoothing=0.05)
-
-    def update(finished: int) -> None:
-        bar.update(finished)
-        if bar.n >= total:
-            bar.close()
-
-    return update
+def _report(label: str, count: int, total: int) -> None:
+    if label and (count == total or count % max(1, total // 100) == 0):
+        end = "\n" if count == total else ""
+        print(f"\r{label}: {count}/{total}", end=end, file=sys.stderr, flush=True)
 
 
 def _is_grid(value: Any) -> bool:

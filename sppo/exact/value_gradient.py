@@ -10,33 +10,8 @@ action by (η/2) ∇_a Q: K ← K − ηE, L ← (I − ηG) L, which is the nat
 gradient step is the plain value gradient (deterministic if L = 0), since the divergence has no slope at π_t;
 m steps are in between.
 
-**Which η guarantees J(π_{t+1}) ≥ ℓ_t(π_{t+1}) ≥ J(π_t)?** No η gives J ≥ ℓ_t for all policies: J is −∞ for
-destabilising gains, and ℓ_t finite. But the argument only needs it where the inner loop can be, that is where
-ℓ_t ≥ J(π_t). There ‖Δ‖²_d ≤ η E_d[Δ · ∇_a Q], so ‖Δ‖_d ≤ r = ηg with
-g² = E_d‖∇_a Q‖² = 4 tr(EΣEᵀ) + 4h ‖GL‖²_F. Q is quadratic in the action, so the performance difference lemma
-is the equality J(π) − J(π_t) = E_{d_π}[Δ · ∇_a Q − ΔᵀGΔ], and the claim J ≥ ℓ_t reads
-
-    ‖Δ‖²_d / η  ≥  2 tr(ΔKᵀ E (Σ_π − Σ)) + tr(ΔKᵀ G ΔK Σ_π) + h tr(ΔLᵀ G ΔL).
-
-Write Σ = CCᵀ, Σ_π = C (I + Y) Cᵀ, M = √γ C⁻¹ (A + BK) C, and ω for the largest eigenvalue of Σ_k Mᵏ (Mᵏ)ᵀ,
-which is the norm of the positive map Z ↦ Σ_k Mᵏ Z (Mᵏ)ᵀ. With
-
-    ρ = ‖M‖ < 1,   b = √γ ‖C⁻¹B‖,   e = ‖E C‖_F,   λ = λ_max(G),
-    q = 2b √(ρ² + b² h ‖L‖²),   u(r) = ω (q + b² r) / (1 − ω (2ρ b r + b² r²)),
-
-subtracting the Lyapunov equations of Σ_π and Σ gives ‖Y‖ ≤ ‖Δ‖_d u(r) as long as ω (2ρ b r + b² r²) < 1. The
-same bound holds all along the segment from π_t to π, where Σ_π would have to grow beyond any bound before a
-policy becomes unstable; so π is stable. The right-hand side of the claim is then at most
-‖Δ‖²_d (2 e u(r) + λ (1 + r u(r))), so that
-
-    1/η ≥ 2 e u(ηg) + λ (1 + ηg u(ηg))   and   ω (2ρ b ηg + b² η² g²) < 1
-
-suffice (:func:`lower_bound_eta` is the largest such η). At the optimal deterministic policy it is η ≤ 1/λ.
-
-**A larger η still improves, if ℓ_t is maximised exactly.** Then Δ = (η/2) ∇_a Q, and the equality becomes
-J(π_{t+1}) − J(π_t) = E_{d_{t+1}}[(2/η) ‖Δ‖² − ΔᵀGΔ] ≥ 0 for η ≤ 2/λ, stability included, because P_t is a
-Lyapunov function of the new closed loop. P never grows, so neither does G: 2/λ_max(G_0) serves for ever.
-ℓ_t need not be below J there: the better policy visits smaller states, and its gain is collected on them.
+Which η guarantees J(π_{t+1}) ≥ ℓ_t(π_{t+1}) ≥ J(π_t) is proved in this package's README, whose symbols
+:func:`lower_bound_eta` uses.
 """
 
 from __future__ import annotations
@@ -47,13 +22,10 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 
-from sppo.exact.linear_quadratic import (
-    LQR,
-    FloatArray,
-    LinearGaussianPolicy,
-    LQREvaluation,
-    UnstablePolicyError,
-)
+from sppo.exact.evaluation import Array
+from sppo.exact.linear_quadratic import LQR, LinearGaussianPolicy, LQREvaluation, UnstablePolicyError
+from sppo.exact.settings import check_count
+from sppo.exact.theory import Certificate
 
 METHODS = ("closed_form", "surrogate", "value_gradient")
 
@@ -69,30 +41,25 @@ class ValueGradientSurrogate:
     at: LQREvaluation
     eta: float
 
+    def _steps(self, policy: LinearGaussianPolicy) -> tuple[Array, Array]:
+        return policy.gain - self.at.policy.gain, policy.scale - self.at.policy.scale
+
     def divergence(self, policy: LinearGaussianPolicy) -> float:
         """E_{d_t, ε} ‖f − f_t‖²."""
-        gain_step = policy.gain - self.at.policy.gain
-        scale_step = policy.scale - self.at.policy.scale
+        gain_step, scale_step = self._steps(policy)
         gain_part = np.trace(gain_step @ self.at.state_moment @ gain_step.T)
         return float(gain_part + self.at.problem.horizon * np.sum(scale_step**2))
 
     def value(self, policy: LinearGaussianPolicy) -> float:
         """ℓ_t(f)."""
-        gain_gradient, scale_gradient = self.at.gradient()
-        slope = np.sum(gain_gradient * (policy.gain - self.at.policy.gain))
-        slope += np.sum(scale_gradient * (policy.scale - self.at.policy.scale))
+        slope = sum(np.sum(g * step) for g, step in zip(self.at.gradient(), self._steps(policy), strict=True))
         return self.at.value + float(slope) - self.divergence(policy) / self.eta
 
-    def gradient(self, policy: LinearGaussianPolicy) -> tuple[FloatArray, FloatArray]:
+    def gradient(self, policy: LinearGaussianPolicy) -> tuple[Array, Array]:
         """(∂ℓ_t/∂K, ∂ℓ_t/∂L)."""
-        gain_gradient, scale_gradient = self.at.gradient()
-        gain_step = policy.gain - self.at.policy.gain
-        scale_step = policy.scale - self.at.policy.scale
-        pull = 2 / self.eta
-        return (
-            gain_gradient - pull * gain_step @ self.at.state_moment,
-            scale_gradient - pull * self.at.problem.horizon * scale_step,
-        )
+        (gain_gradient, scale_gradient), (gain_step, scale_step) = self.at.gradient(), self._steps(policy)
+        gain_pull, scale_pull = gain_step @ self.at.state_moment, self.at.problem.horizon * scale_step
+        return gain_gradient - 2 / self.eta * gain_pull, scale_gradient - 2 / self.eta * scale_pull
 
     def smoothness(self) -> float:
         """β = (2/η) max(λ_max(Σ), h): ℓ_t ascends for every inner step size α ≤ 1/β."""
@@ -108,13 +75,12 @@ class ValueGradientSurrogate:
         """m gradient steps of size α from π_t: the inner loop of Algorithm 1."""
         policy = self.at.policy
         for _ in range(inner_steps):
-            gain_gradient, scale_gradient = self.gradient(policy)
-            policy = policy.moved(alpha * gain_gradient, alpha * scale_gradient)
+            policy = policy.moved(*(alpha * g for g in self.gradient(policy)))
         return policy
 
 
 def lower_bound_eta(evaluation: LQREvaluation) -> float:
-    """The largest η for which the module's docstring proves J ≥ ℓ_t wherever ℓ_t ≥ J(π_t).
+    """The largest η for which J ≥ ℓ_t is proved wherever ℓ_t ≥ J(π_t), see this package's README.
 
     Any smaller η has the same guarantee, and it holds for every number of inner steps with α ≤ 1/β.
     """
@@ -163,23 +129,9 @@ def improvement_eta(evaluation: LQREvaluation) -> float:
     return 2 / float(np.linalg.eigvalsh(evaluation.action_curvature)[-1])
 
 
-@dataclass(frozen=True)
-class Certificate:
-    """The chain J(π_{t+1}) ≥ ℓ_t(π_{t+1}) ≥ J(π_t) for one update.
-
-    :param before: J(π_t)
-    :param surrogate: ℓ_t(π_{t+1})
-    :param after: J(π_{t+1}), −∞ for a destabilising update
-    """
-
-    before: float
-    surrogate: float
-    after: float
-
-    def holds(self, tolerance: float = 1e-9) -> bool:
-        """Whether both inequalities hold, up to rounding relative to the size of J."""
-        slack = tolerance * (1 + abs(self.before))
-        return self.after >= self.surrogate - slack and self.surrogate >= self.before - slack
+def certified(evaluation: LQREvaluation, bound: float, new_value: float) -> Certificate:
+    """The chain J(π_{t+1}) ≥ ℓ_t(π_{t+1}) ≥ J(π_t) of one update; J is −∞ for a destabilising one."""
+    return Certificate(evaluation.value, bound, new_value, tolerance=1e-9 * (1 + abs(evaluation.value)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -194,9 +146,9 @@ class AscentResult:
     """
 
     method: str
-    values: FloatArray
+    values: Array
     policy: LinearGaussianPolicy
-    etas: FloatArray
+    etas: Array
     certificates: tuple[Certificate, ...]
 
     @property
@@ -206,7 +158,7 @@ class AscentResult:
 
     def __repr__(self) -> str:
         outcome = "left the stable policies" if self.diverged else f"J {self.values[-1]:.6g}"
-        held = sum(certificate.holds() for certificate in self.certificates)
+        held = sum(certificate.holds for certificate in self.certificates)
         checks = f", bound held in {held}/{len(self.certificates)} updates" if self.certificates else ""
         return (
             f"AscentResult: {self.method}, {len(self.values)} iterations, "
@@ -236,30 +188,27 @@ def value_gradient_ascent(
     :param alpha: parameter step size: required for ``"value_gradient"``; 1/β if left out for ``"surrogate"``
     """
     _check_arguments(method, iterations, eta, inner_steps, alpha)
-    step = np.nan if alpha is None else float(alpha)
     values, etas = np.full(iterations, -np.inf), np.full(iterations, np.nan)
     certificates: list[Certificate] = []
     evaluation = problem.evaluate(policy)
     for t in range(iterations):
         values[t] = evaluation.value
         if method == "value_gradient":
-            gain_gradient, scale_gradient = evaluation.gradient()
-            updated = evaluation.policy.moved(step * gain_gradient, step * scale_gradient)
+            updated = evaluation.policy.moved(*(float(alpha or 0) * g for g in evaluation.gradient()))
         else:
             etas[t] = _eta_at(evaluation, eta)
             surrogate = ValueGradientSurrogate(evaluation, etas[t])
             if inner_steps is None:
                 updated = surrogate.maximiser()
             else:
-                inner_step = 1 / surrogate.smoothness() if alpha is None else step
-                updated = surrogate.ascend(inner_steps, inner_step)
-            certificates.append(Certificate(evaluation.value, surrogate.value(updated), -np.inf))
+                updated = surrogate.ascend(inner_steps, alpha or 1 / surrogate.smoothness())
+            certificates.append(certified(evaluation, surrogate.value(updated), -np.inf))
         try:
             evaluation = problem.evaluate(updated)
         except UnstablePolicyError:
             break
         if certificates:
-            certificates[-1] = replace(certificates[-1], after=evaluation.value)
+            certificates[-1] = replace(certificates[-1], new_value=evaluation.value)
     return AscentResult(method, values, evaluation.policy, etas, tuple(certificates))
 
 
@@ -274,20 +223,21 @@ def _eta_at(evaluation: LQREvaluation, eta: Any) -> float:
 def _check_arguments(method: str, iterations: int, eta: Any, inner_steps: Any, alpha: Any) -> None:
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; choose from {', '.join(map(repr, METHODS))}")
-    needed = {"closed_form": ["eta"], "surrogate": ["eta", "inner_steps"], "value_gradient": ["alpha"]}[
+    needed = {"closed_form": {"eta"}, "surrogate": {"eta", "inner_steps"}, "value_gradient": {"alpha"}}[
         method
     ]
-    allowed = [*needed, "alpha"] if method == "surrogate" else needed
-    for name, value in (("eta", eta), ("inner_steps", inner_steps), ("alpha", alpha)):
-        if value is None and name in needed:
-            raise TypeError(f"method {method!r} needs {name}")
-        if value is not None and name not in allowed:
-            raise TypeError(f"method {method!r} makes no use of {name}; leave it out")
-        if value is not None and not isinstance(value, str) and not 0 < value < np.inf:
+    allowed = needed | {"alpha"} if method == "surrogate" else needed
+    given = {"eta": eta, "inner_steps": inner_steps, "alpha": alpha}
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in needed - given.keys():
+        raise TypeError(f"method {method!r} needs {name}")
+    for name in given.keys() - allowed:
+        raise TypeError(f"method {method!r} makes no use of {name}; leave it out")
+    for name, value in {"iterations": iterations, **given}.items():
+        if not isinstance(value, str) and not 0 < value < np.inf:
             raise ValueError(f"{name} must be positive and finite, not {value!r}")
-    for name, value in (("iterations", iterations), ("inner_steps", inner_steps)):
-        if value is not None and (not isinstance(value, int | np.integer) or value < 1):
-            raise ValueError(f"{name} must be an integer of at least 1, not {value!r}")
+        if name in ("iterations", "inner_steps"):
+            check_count(name, value)
     rules = ("lower_bound", "improvement") if method == "closed_form" else ("lower_bound",)
     if isinstance(eta, str) and eta not in rules:
         raise ValueError(f"eta is a number or one of {rules} for method {method!r}, not {eta!r}")

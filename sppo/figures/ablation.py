@@ -1,14 +1,14 @@
-"""The two ablation grids: fixed step, line search and trust region; inner loops 10, 100, 1000; best
-curves."""
+"""The two ablation grids: fixed step, line search, trust region; m = 10, 100, 1000; best curves."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sppo.exact import SweepResult
-from sppo.figures.figure import Figure, Table, Tables, stack, where
+from sppo.figures.figure import Figure, Row, Table, Tables, best_rows, setting_text, stack, where
 from sppo.figures.grids import (
     COLORS,
     LABELS,
@@ -16,106 +16,65 @@ from sppo.figures.grids import (
     TITLES,
     WIDTHS,
     grids,
+    limits,
     optimal_value,
     swept,
     thinned,
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as MplFigure
 
 #: variant -> (method, Armijo test, swept parameter, row of the figure, line style, label)
 VARIANTS = {
     "fixed": ("fixed", "", "eta", 0, "-", "Regularized + fixed step-size"),
     "line_search": ("line_search", "regularized", "eta", 1, "-", "Regularized + line search"),
-    "line_search_published": (
-        "line_search",
-        "published",
-        "eta",
-        1,
-        "--",
-        "Regularized + line search (published test)",
-    ),
+    "line_search_published": ("line_search", "published", "eta", 1, "--", ""),
     "constrained": ("constrained", "", "delta", 2, "-", "Constrained + line search"),
 }
 COLUMNS = (10, 100, 1000)
 
 
-def _rows(result: SweepResult, parameter: str, base: dict[str, Any]) -> list[dict[str, Any]]:
-    """For every value of the swept parameter the best final value, and the other parameter that gave it."""
-    names = list(result.axes)
-    final = np.moveaxis(result.final, names.index(parameter), 0).reshape(len(result.axes[parameter]), -1)
-    others = [name for name in names if name != parameter]
-    rows = []
-    for value, finals in zip(result.axes[parameter], final, strict=True):
-        best = int(finals.argmax())
-        other = result.axes[others[0]][best] if others else np.nan
-        rows.append(
-            {
-                **base,
-                "parameter": parameter,
-                "parameter_value": value,
-                "second": others[0] if others else "none",
-                "second_value": other,
-                "final_value": finals[best],
-            }
-        )
-    return rows
-
-
-def _grid_rows(result: SweepResult, base: dict[str, Any]) -> list[dict[str, Any]]:
-    rows = []
-    names = list(result.axes)
+def _grid_rows(result: SweepResult, base: Row) -> list[Row]:
+    rows, names = [], [*result.axes, "none"]
     for index in np.ndindex(result.final.shape):
-        point = [result.axes[name][i] for name, i in zip(names, index, strict=True)]
-        rows.append(
-            {
-                **base,
-                "parameter": names[0],
-                "parameter_value": point[0],
-                "second": names[1] if len(names) > 1 else "none",
-                "second_value": point[1] if len(names) > 1 else np.nan,
-                "final_value": result.final[index],
-            }
-        )
+        point = [*(result.axes[name][i] for name, i in zip(result.axes, index, strict=True)), np.nan]
+        row = {"parameter": names[0], "parameter_value": point[0], "second": names[1]}
+        rows.append({**base, **row, "second_value": point[1], "final_value": result.final[index]})
     return rows
 
 
 def compute(environment: str, quick: bool, progress: bool) -> dict[str, Table]:
     """Tables: ``sensitivity`` (what is drawn), ``grid`` (every run), ``curves`` (best of each variant)."""
-    sensitivity, grid, curves = [], [], []
-    inner_steps = grids(environment, quick).inner_steps
-    for variant, (method, test, parameter, *_) in VARIANTS.items():
+    grid: list[Row] = []
+    curves: list[Row] = []
+    for variant, (method, test, *_) in VARIANTS.items():
         for objective in OBJECTIVES:
-            # the trust region saturates after a few steps; the paper did not run it with m = 1000 either
-            counts = [m for m in inner_steps if method != "constrained" or m <= 100]
-            results = {m: swept(environment, objective, method, m, quick, progress, test) for m in counts}
-            for m, result in results.items():
-                base = {"variant": variant, "objective": objective, "inner_steps": m}
-                sensitivity += _rows(result, parameter, base)
-                grid += _grid_rows(result, base)
-            m, best = max(
-                results.items(), key=lambda item: (round(item[1].best_value, 8), item[1].best_curve.mean())
-            )
-            setting = ", ".join(f"{name}={value:g}" for name, value in best.best_setting.items())
-            curves += [
-                {
-                    "variant": variant,
-                    "objective": objective,
-                    "inner_steps": m,
-                    "setting": setting,
-                    "iteration": t,
-                    "value": best.best_curve[t],
-                }
-                for t in thinned(best.best_curve.size).tolist()
-            ]
-    optimum = {"optimal_value": [optimal_value(environment)]}
+            base: Row = {"variant": variant, "objective": objective}
+            results = {}
+            for m in grids(environment, quick).inner_steps:
+                # the trust region saturates after a few steps; the paper did not run it with m = 1000 either
+                if method != "constrained" or m <= 100:
+                    results[m] = swept(environment, objective, method, m, quick, progress, test)
+                    grid += _grid_rows(results[m], {**base, "inner_steps": m})
+            m = max(results, key=lambda m: (round(results[m].best_value, 8), results[m].best_curve.mean()))
+            base |= {"inner_steps": m, "setting": setting_text(results[m].best_setting)}
+            curve = results[m].best_curve
+            curves += [{**base, "iteration": t, "value": curve[t]} for t in thinned(curve.size)]
     return {
-        "sensitivity": stack(sensitivity),
+        "sensitivity": stack(best_rows(grid, "variant", "objective", "inner_steps", "parameter_value")),
         "grid": stack(grid),
         "curves": stack(curves),
-        "optimum": optimum,
+        "optimum": {"optimal_value": [optimal_value(environment)]},
     }
+
+
+def _plot(axes: Axes, style: str, rows: Table, x: str, y: str, marker: str = "") -> None:
+    for objective in OBJECTIVES:
+        part = where(rows, objective=objective)
+        color, width = COLORS[objective], WIDTHS[objective]
+        axes.plot(part[x], part[y], style, color=color, linewidth=width, marker=marker, markersize=3)
 
 
 def draw(environment: str, tables: Tables) -> MplFigure:
@@ -127,22 +86,10 @@ def draw(environment: str, tables: Tables) -> MplFigure:
     optimum = float(np.asarray(tables["optimum"]["optimal_value"])[0])
     columns = [m for m in COLUMNS if m in np.asarray(sensitivity["inner_steps"])]
     figure, grid = plt.subplots(3, len(columns) + 1, figsize=(4 * (len(columns) + 1), 9.5), squeeze=False)
-    bottom = -0.02 if environment == "cliffworld" else 0.0
     for variant, (_, _, parameter, row, style, label) in VARIANTS.items():
-        for column, m in enumerate(columns):
-            axes = grid[row][column]
+        for axes, m in zip(grid[row], columns, strict=False):
             rows = where(sensitivity, variant=variant, inner_steps=m)
-            for objective in OBJECTIVES:
-                part = where(rows, objective=objective)
-                axes.plot(
-                    part["parameter_value"],
-                    part["final_value"],
-                    style,
-                    color=COLORS[objective],
-                    linewidth=WIDTHS[objective],
-                    marker="o",
-                    markersize=3,
-                )
+            _plot(axes, style, rows, "parameter_value", "final_value", marker="o")
             axes.set_title(f"m = {m}")
             if len(rows["objective"]):
                 axes.set_xscale("log", base=2)
@@ -150,34 +97,20 @@ def draw(environment: str, tables: Tables) -> MplFigure:
             else:
                 axes.text(0.5, 0.5, "not run: saturated at m = 10", ha="center", transform=axes.transAxes)
                 axes.set_xticks([])
-        for objective in OBJECTIVES:
-            part = where(curves, variant=variant, objective=objective)
-            grid[row][-1].plot(
-                part["iteration"], part["value"], style, color=COLORS[objective], linewidth=WIDTHS[objective]
-            )
+        _plot(grid[row][-1], style, where(curves, variant=variant), "iteration", "value")
         grid[row][-1].set_xlabel("iteration")
         grid[row][-1].set_title("best setting of each")
-        if style == "-":
+        if label:
             grid[row][0].set_ylabel(f"{label}\n" + r"$J(\pi)$ at the end")
-    for row in range(3):
-        for axes in grid[row]:
-            axes.axhline(optimum, color="black", linewidth=0.8)
-            axes.set_ylim(bottom, optimum * 1.06)
+    for axes in grid.flat:
+        axes.axhline(optimum, color="black", linewidth=0.8)
+        axes.set_ylim(*limits(environment, optimum))
     handles = [
-        Line2D(
-            [],
-            [],
-            color=COLORS[objective],
-            linewidth=WIDTHS[objective],
-            marker="o",
-            markersize=3,
-            label=LABELS[objective],
-        )
-        for objective in OBJECTIVES
+        Line2D([], [], color=COLORS[o], linewidth=WIDTHS[o], marker="o", markersize=3, label=LABELS[o])
+        for o in OBJECTIVES
     ]
-    handles.append(
-        Line2D([], [], color="gray", linestyle="--", label="Armijo test on J alone, as published (row 2)")
-    )
+    published = "Armijo test on J alone, as published (row 2)"
+    handles.append(Line2D([], [], color="gray", linestyle="--", label=published))
     handles.append(Line2D([], [], color="black", linewidth=0.8, label="optimal value"))
     figure.legend(handles=handles, loc="lower center", ncols=5)
     figure.suptitle(f"{TITLES[environment]}: three objectives, three ways of optimising them")
@@ -185,13 +118,12 @@ def draw(environment: str, tables: Tables) -> MplFigure:
     return figure
 
 
-def _figure(environment: str) -> Figure:
-    return Figure(
+FIGURES = [
+    Figure(
         f"ablation_{environment}",
-        f"sensitivity of sMDPO, MDPO and TRPO on {TITLES[environment]}, three ways of optimising",
-        lambda quick, progress: compute(environment, quick, progress),
-        lambda tables: draw(environment, tables),
+        f"sensitivity of sMDPO, MDPO and TRPO on {title}, three ways of optimising",
+        partial(compute, environment),
+        partial(draw, environment),
     )
-
-
-FIGURES = {figure.name: figure for figure in map(_figure, ("cliffworld", "deepseatreasure"))}
+    for environment, title in TITLES.items()
+]

@@ -143,11 +143,11 @@ def _draw_panel(axis: Axes, curves: dict[str, Any]) -> None:
     axis.legend(loc="upper left", fontsize="small", frameon=False)
 
 
-FIGURES = {
-    "bandit": Figure(
-        name="bandit",
-        title="Bandit regret of sEXP3, IWEXP3 and LBIWEXP3, easy and hard, 2, 10 and 100 arms",
-        compute=compute,
-        draw=draw,
+FIGURES = [
+    Figure(
+        "bandit",
+        "regret of sEXP3, IWEXP3 and LBIWEXP3, easy and hard, 2 to 100 arms",
+        compute,
+        draw,
     )
-}
+]

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import pkgutil
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sppo import figures as package
+from sppo.figures import ablation, bandit, lqr, per_state, tabular
 from sppo.figures.figure import Figure, Tables, read_table, write_table
 
-
-def all_figures() -> dict[str, Figure]:
-    """Every figure by name: ``FIGURES`` of all modules of this package that have it."""
-    figures: dict[str, Figure] = {}
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        figures.update(getattr(importlib.import_module(module.name), "FIGURES", {}))
-    return figures
+FIGURES: dict[str, Figure] = {
+    figure.name: figure for module in (ablation, bandit, lqr, per_state, tabular) for figure in module.FIGURES
+}
 
 
 def _pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise SystemExit('figures need matplotlib: pip install "sppo[plot]"') from error
+        raise SystemExit('figures need matplotlib: pip install ".[plot]"') from error
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
@@ -59,8 +53,7 @@ def load(figure: Figure, out: Path) -> Tables:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Make the figures asked for; returns the exit code."""
-    figures = all_figures()
-    listing = "\n".join(f"  {name:<24} {figure.title}" for name, figure in figures.items())
+    listing = "\n".join(f"  {name:<24} {figure.title}" for name, figure in FIGURES.items())
     parser = argparse.ArgumentParser(
         prog="python -m sppo figures",
         description="The figures of the exact experiments: PNG, PDF, and the data as CSV.",
@@ -68,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "name", choices=[*figures, "all"], metavar="NAME", help="one of the figures below, or 'all'"
+        "name", choices=[*FIGURES, "all"], metavar="NAME", help="one of the figures below, or 'all'"
     )
     parser.add_argument("--quick", action="store_true", help="smaller grids and fewer iterations")
     parser.add_argument(
@@ -78,9 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-progress", action="store_true", help="no progress bars")
     args = parser.parse_args(argv)
     _pyplot()
-    for name in figures if args.name == "all" else [args.name]:
+    for name in FIGURES if args.name == "all" else [args.name]:
         begun = time.perf_counter()
-        figure = figures[name]
+        figure = FIGURES[name]
         tables = load(figure, args.out) if args.redraw else figure.compute(args.quick, not args.no_progress)
         save(figure, tables, args.out)
         print(f"{name}: {args.out / name}.png ({time.perf_counter() - begun:.1f} s)", file=sys.stderr)

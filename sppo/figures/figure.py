@@ -1,6 +1,6 @@
 """What a figure is: numbers first (named tables), a picture drawn from nothing but those tables.
 
-A figure module exposes ``FIGURES: dict[str, Figure]``. ``compute`` does all the work and returns plain
+A figure module exposes ``FIGURES``. ``compute`` does all the work and returns plain
 tables; ``draw`` turns tables into a matplotlib figure and must not compute results, so that a picture can
 be redrawn from its committed CSV files.
 """
@@ -11,7 +11,7 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +19,10 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as MplFigure
 
+Row = dict[str, Any]
 #: A table: column name -> equal-length one-dimensional column (numbers or strings).
 Table = Mapping[str, npt.NDArray[Any] | Sequence[Any]]
 Tables = Mapping[str, Table]
-
-
-class Compute(Protocol):
-    """``compute(quick, progress)`` -> named tables."""
-
-    def __call__(self, quick: bool, progress: bool) -> dict[str, Table]: ...
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,7 @@ class Figure:
 
     name: str
     title: str
-    compute: Compute
+    compute: Callable[[bool, bool], dict[str, Table]]
     draw: Callable[[Tables], MplFigure]
 
 
@@ -85,7 +80,22 @@ def where(table: Table, **equals: Any) -> dict[str, npt.NDArray[Any]]:
     return {name: column[keep] for name, column in columns.items()}
 
 
-def stack(rows: Sequence[Mapping[str, Any]]) -> dict[str, npt.NDArray[Any]]:
+def best_rows(rows: Sequence[Row], *keys: str) -> list[Row]:
+    """Of all rows that agree in ``keys`` the first with the highest ``final_value``."""
+    best: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        group = tuple(row[key] for key in keys)
+        if group not in best or row["final_value"] > best[group]["final_value"]:
+            best[group] = row
+    return list(best.values())
+
+
+def setting_text(setting: Row) -> str:
+    """Hyper-parameters in one cell."""
+    return ", ".join(f"{name}={value:g}" for name, value in setting.items())
+
+
+def stack(rows: Sequence[Row]) -> dict[str, npt.NDArray[Any]]:
     """A table from a list of records with the same keys."""
     if not rows:
         raise ValueError("a table needs at least one row")

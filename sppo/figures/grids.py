@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,10 +15,6 @@ LABELS = {"smdpo": "sMDPO", "mdpo": "MDPO", "trpo": "TRPO", "ppo": "PPO"}
 COLORS = {"smdpo": "tab:blue", "mdpo": "tab:red", "trpo": "tab:green", "ppo": "tab:orange"}
 #: Curves often coincide: thin lines are drawn over thick ones.
 WIDTHS = {"smdpo": 4.0, "mdpo": 2.4, "trpo": 1.1, "ppo": 1.5}
-ENVIRONMENTS: dict[str, Callable[[], TabularMDP]] = {
-    "cliffworld": cliff_world,
-    "deepseatreasure": deep_sea_treasure,
-}
 TITLES = {"cliffworld": "CliffWorld", "deepseatreasure": "DeepSeaTreasure"}
 
 
@@ -69,39 +64,24 @@ def grids(environment: str, quick: bool) -> Grids:
 @cache
 def environment(name: str) -> TabularMDP:
     """The MDP, made once."""
-    return ENVIRONMENTS[name]()
+    return cliff_world() if name == "cliffworld" else deep_sea_treasure()
 
 
 @cache
 def swept(
-    name: str,
-    objective: str,
-    method: str,
-    inner_steps: int,
-    quick: bool,
-    progress: bool,
-    armijo_test: str = "",
+    name: str, objective: str, method: str, m: int, quick: bool, progress: bool, armijo_test: str = ""
 ) -> SweepResult:
-    """The paper's sweep of one objective and method at one number of inner steps."""
+    """The paper's sweep of one objective and method at one number m of inner steps."""
     g = grids(name, quick)
-    axes: dict[str, Any] = {
-        "fixed": {"epsilon": list(g.epsilon)} if objective == "ppo" else {"eta": list(g.eta)},
-        "line_search": {"eta": list(g.eta), "armijo": list(g.armijo)},
-        "constrained": {"delta": list(g.delta)},
-    }[method]
+    axes: dict[str, Any] = {"delta": g.delta} if method == "constrained" else {"eta": g.eta}
+    if objective == "ppo":
+        axes = {"epsilon": g.epsilon}
     if method == "fixed":
-        axes["alpha"] = list(g.alpha)
-    if armijo_test:
-        axes["armijo_test"] = armijo_test
-    return sweep(
-        environment(name),
-        objective,
-        method,
-        iterations=g.iterations,
-        inner_steps=inner_steps,
-        progress=progress,
-        **axes,
-    )
+        axes["alpha"] = g.alpha
+    if method == "line_search":
+        axes |= {"armijo": g.armijo, "armijo_test": armijo_test}
+    axes |= {"iterations": g.iterations, "inner_steps": m, "progress": progress}
+    return sweep(environment(name), objective, method, **axes)
 
 
 def optimal_value(name: str) -> float:
@@ -109,8 +89,12 @@ def optimal_value(name: str) -> float:
     return environment(name).optimal().value
 
 
-def thinned(iterations: int, points: int = 400) -> np.ndarray:
-    """At most about ``points`` of the iterations 0 ... iterations - 1, evenly spaced, first and last
-    included."""
+def limits(name: str, optimum: float) -> tuple[float, float]:
+    """Of the axis of J."""
+    return (-0.02 if name == "cliffworld" else 0.0, optimum * 1.06)
+
+
+def thinned(iterations: int, points: int = 400) -> list[int]:
+    """About ``points`` of the iterations 0 ... iterations - 1, evenly spaced, first and last included."""
     step = max(1, iterations // points)
-    return np.unique(np.append(np.arange(0, iterations, step), iterations - 1))
+    return np.unique(np.append(np.arange(0, iterations, step), iterations - 1)).tolist()

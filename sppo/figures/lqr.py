@@ -153,11 +153,4 @@ def _draw_update(axis: Axes, table: Table) -> None:
     axis.legend(fontsize="small", loc="upper left")
 
 
-FIGURES = {
-    "lqr": Figure(
-        name="lqr",
-        title="Value gradients on a double integrator: plain, and by functional mirror ascent",
-        compute=compute,
-        draw=draw,
-    )
-}
+FIGURES = [Figure("lqr", "value gradients on a double integrator, plain and by mirror ascent", compute, draw)]

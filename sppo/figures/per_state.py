@@ -117,8 +117,4 @@ def draw(tables: Tables) -> MplFigure:
     return figure
 
 
-FIGURES = {
-    "per_state": Figure(
-        "per_state", "per-state, uniform and tuned step sizes of closed-form sMDPO", compute, draw
-    )
-}
+FIGURES = [Figure("per_state", "per-state, uniform and tuned step sizes of closed-form sMDPO", compute, draw)]

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sppo.exact import solve
-from sppo.figures.figure import Figure, Table, Tables, stack, where
-from sppo.figures.grids import COLORS, LABELS, TITLES, environment, grids, optimal_value, swept, thinned
+from sppo.figures.figure import Figure, Row, Table, Tables, best_rows, setting_text, stack, where
+from sppo.figures.grids import (
+    COLORS,
+    LABELS,
+    TITLES,
+    environment,
+    grids,
+    limits,
+    optimal_value,
+    swept,
+    thinned,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,24 +33,17 @@ COLUMNS = (10, 100, 1000)
 
 def compute_learning_curves(quick: bool, progress: bool) -> dict[str, Table]:
     """The best setting's curve of each algorithm with m = 100 on both environments."""
-    rows, settings = [], []
+    rows: list[Row] = []
+    settings: list[Row] = []
     for name in TITLES:
         for objective, method in CONVENTIONAL.items():
             result = swept(name, objective, method, CURVE_INNER_STEPS, quick, progress)
-            settings.append(
-                {
-                    "environment": name,
-                    "objective": objective,
-                    "method": method,
-                    "optimal_value": optimal_value(name),
-                    "setting": ", ".join(f"{key}={value:g}" for key, value in result.best_setting.items()),
-                    "final_value": result.best_value,
-                }
-            )
-            rows += [
-                {"environment": name, "objective": objective, "iteration": t, "value": result.best_curve[t]}
-                for t in thinned(result.best_curve.size).tolist()
-            ]
+            base = {"environment": name, "objective": objective}
+            chosen = {"method": method, "optimal_value": optimal_value(name)}
+            chosen["setting"] = setting_text(result.best_setting)
+            settings.append({**base, **chosen, "final_value": result.best_value})
+            curve = result.best_curve
+            rows += [{**base, "iteration": t, "value": curve[t]} for t in thinned(curve.size)]
     return {"curves": stack(rows), "settings": stack(settings)}
 
 
@@ -54,7 +58,7 @@ def draw_learning_curves(tables: Tables) -> MplFigure:
             part = where(tables["curves"], environment=name, objective=objective)
             axes.plot(part["iteration"], part["value"], color=COLORS[objective], label=LABELS[objective])
         axes.axhline(float(settings["optimal_value"][0]), color="black", linewidth=0.8, linestyle="--")
-        axes.set_ylim(-0.02 if name == "cliffworld" else 0.0, float(settings["optimal_value"][0]) * 1.06)
+        axes.set_ylim(*limits(name, float(settings["optimal_value"][0])))
         axes.set_title(f"{title}, m = {CURVE_INNER_STEPS}")
         axes.set_xlabel("iteration (environment interactions)")
         axes.set_ylabel(r"$J(\pi_t)$")
@@ -65,32 +69,17 @@ def draw_learning_curves(tables: Tables) -> MplFigure:
 
 def compute_ppo(quick: bool, progress: bool) -> dict[str, Table]:
     """PPO's final value for every ε with the best α, and the whole grid."""
-    rows, grid = [], []
+    grid: list[Row] = []
     for name in TITLES:
         for m in grids(name, quick).inner_steps:
             result = swept(name, "ppo", "fixed", m, quick, progress)
-            for i, epsilon in enumerate(result.axes["epsilon"]):
-                best = int(result.final[i].argmax())
-                rows.append(
-                    {
-                        "environment": name,
-                        "inner_steps": m,
-                        "epsilon": epsilon,
-                        "alpha": result.axes["alpha"][best],
-                        "final_value": result.final[i, best],
-                        "optimal_value": optimal_value(name),
-                    }
-                )
-                grid += [
-                    {
-                        "environment": name,
-                        "inner_steps": m,
-                        "epsilon": epsilon,
-                        "alpha": alpha,
-                        "final_value": value,
-                    }
-                    for alpha, value in zip(result.axes["alpha"], result.final[i].tolist(), strict=True)
-                ]
+            for (epsilon, alpha), value in zip(
+                product(*result.axes.values()), result.final.flat, strict=True
+            ):
+                setting = {"environment": name, "inner_steps": m, "epsilon": epsilon, "alpha": alpha}
+                grid.append({**setting, "final_value": value})
+    best = best_rows(grid, "environment", "inner_steps", "epsilon")
+    rows = [{**row, "optimal_value": optimal_value(row["environment"])} for row in best]
     return {"sensitivity": stack(rows), "grid": stack(grid)}
 
 
@@ -107,7 +96,7 @@ def draw_ppo(tables: Tables) -> MplFigure:
             axes.plot(part["epsilon"], part["final_value"], "o-", markersize=3, color=COLORS["ppo"])
             optimum = float(part["optimal_value"][0])
             axes.axhline(optimum, color="black", linewidth=0.8)
-            axes.set_ylim(-0.02 if name == "cliffworld" else 0.0, optimum * 1.06)
+            axes.set_ylim(*limits(name, optimum))
             axes.set_title(f"{title}, m = {m}")
             axes.set_xlabel(r"$\epsilon$")
         row[0].set_ylabel(r"$J(\pi)$ at the end")
@@ -127,12 +116,8 @@ def draw_plateaus(tables: Tables) -> MplFigure:
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), width_ratios=(1, 1.6))
     _draw_cliff(left)
-    right.plot(
-        tables["curve"]["iteration"],
-        tables["curve"]["value"],
-        color=COLORS["mdpo"],
-        label=r"MDPO, $\eta = 1$",
-    )
+    curve = tables["curve"]
+    right.plot(curve["iteration"], curve["value"], color=COLORS["mdpo"], label=r"MDPO, $\eta = 1$")
     for power, style in ((6, "-"), (8, "--"), (10, ":")):
         label = rf"$0.9^{{{power}}}$" + (" (optimal)" if power == 6 else "")
         right.axhline(0.9**power, color="black", linewidth=0.8, linestyle=style, label=label)
@@ -163,21 +148,18 @@ def _draw_cliff(axes: Axes) -> None:
     axes.set_title("CliffWorld (and a terminal state after Goal)", fontsize=10)
 
 
-FIGURES = {
-    figure.name: figure
-    for figure in (
-        Figure(
-            "learning_curves",
-            "best settings on both environments, m = 100",
-            compute_learning_curves,
-            draw_learning_curves,
-        ),
-        Figure("ppo_sensitivity", "PPO's final value against its clip", compute_ppo, draw_ppo),
-        Figure(
-            "mdpo_plateaus",
-            "CliffWorld and the three plateaus of closed-form MDPO",
-            compute_plateaus,
-            draw_plateaus,
-        ),
-    )
-}
+FIGURES = [
+    Figure(
+        "learning_curves",
+        "best settings on both environments, m = 100",
+        compute_learning_curves,
+        draw_learning_curves,
+    ),
+    Figure("ppo_sensitivity", "PPO's final value against its clip", compute_ppo, draw_ppo),
+    Figure(
+        "mdpo_plateaus",
+        "CliffWorld and the three plateaus of closed-form MDPO",
+        compute_plateaus,
+        draw_plateaus,
+    ),
+]

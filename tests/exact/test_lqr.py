@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from sppo.exact.linear_quadratic import UnstablePolicyError, double_integrator, lqr, random_lqr
 from sppo.exact.value_gradient import (
-    Certificate,
     ValueGradientSurrogate,
+    certified,
     improvement_eta,
     lower_bound_eta,
     value_gradient_ascent,
@@ -174,7 +174,7 @@ def test_lower_bound_eta_keeps_the_value_above_the_surrogate(problem, seed, scal
         factor = distance * np.sqrt(surrogate.divergence(centre) / size)
         policy = centre.moved(factor * step[0], factor * step[1])
         after = problem.evaluate(policy).value
-        assert Certificate(evaluation.value, surrogate.value(policy), after).holds()
+        assert certified(evaluation, surrogate.value(policy), after).holds
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -192,7 +192,7 @@ def test_improvement_is_guaranteed_for_any_number_of_inner_steps(problem, seed, 
     )
     assert not result.diverged
     assert len(result.certificates) == 15
-    assert all(certificate.holds() for certificate in result.certificates)
+    assert all(certificate.holds for certificate in result.certificates)
     assert (np.diff(result.values) >= -1e-9 * np.abs(result.values[1:])).all()
 
 
@@ -222,7 +222,7 @@ def test_larger_eta_breaks_the_lower_bound_before_it_breaks_the_improvement():
         problem, evaluation.policy, "closed_form", iterations=5, eta=100 * improvement_eta(evaluation)
     )
     assert result.diverged
-    assert not result.certificates[-1].holds()
+    assert not result.certificates[-1].holds
     assert "left the stable policies" in repr(result)
 
 

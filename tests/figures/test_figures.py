@@ -28,7 +28,7 @@ def test_selecting_and_stacking_rows():
 
 
 def test_every_figure_has_a_name_and_a_title():
-    figures = command.all_figures()
+    figures = command.FIGURES
     assert {
         "learning_curves",
         "ablation_cliffworld",
