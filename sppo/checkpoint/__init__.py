@@ -10,13 +10,13 @@ Checkpoints contain pickles: resume only from files that you trust.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from sppo.checkpoint.files import CheckpointError, checkpoints, newest_readable, write_atomically
 
 if TYPE_CHECKING:
     from sppo.checkpoint.algorithm import Checkpointable
     from sppo.checkpoint.callback import ExactCheckpointCallback
-    from sppo.checkpoint.files import CheckpointError, checkpoints, newest_readable, write_atomically
     from sppo.checkpoint.model import restore, save
     from sppo.envs.state import (
         StatefulEnv,
@@ -42,27 +42,14 @@ __all__ = [
     "write_atomically",
 ]
 
-#: public name -> module that defines it; imported on first use, because ``files`` needs no torch
-_HOMES = {
-    "CheckpointError": "sppo.checkpoint.files",
-    "Checkpointable": "sppo.checkpoint.algorithm",
-    "ExactCheckpointCallback": "sppo.checkpoint.callback",
-    "StatefulEnv": "sppo.envs.state",
-    "UncapturableError": "sppo.envs.state",
-    "capture_environment": "sppo.envs.state",
-    "checkpoints": "sppo.checkpoint.files",
-    "newest_readable": "sppo.checkpoint.files",
-    "restore": "sppo.checkpoint.model",
-    "restore_environment": "sppo.envs.state",
-    "save": "sppo.checkpoint.model",
-    "why_inexact": "sppo.envs.state",
-    "write_atomically": "sppo.checkpoint.files",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'sppo.checkpoint' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    """On first use, because looking at files needs no torch."""
+    if name in __all__:
+        from sppo.checkpoint import algorithm, callback, model
+        from sppo.envs import state
+
+        for home in (algorithm, callback, model, state):
+            if name in vars(home):
+                return vars(home)[name]
+    raise AttributeError(f"module 'sppo.checkpoint' has no attribute {name!r}")

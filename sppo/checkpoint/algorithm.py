@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import Any, TypeVar
+from typing import Any, Self
 
 from stable_baselines3.common import logger as sb3_logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -12,10 +12,9 @@ from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.checkpoint import files, model, records
+from sppo.checkpoint.callback import checkpoint_callbacks
 from sppo.checkpoint.files import CheckpointError
 from sppo.envs.generators import capture_generators
-
-Self = TypeVar("Self", bound="Checkpointable")
 
 
 class Checkpointable(OnPolicyAlgorithm):
@@ -29,8 +28,12 @@ class Checkpointable(OnPolicyAlgorithm):
     _iteration_timesteps: int | None = None
     _resumption: dict[str, Any] | None = None
 
-    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
+    def save_checkpoint(self, path: str | os.PathLike[str], identity: str | None = None) -> None:
         """Write everything that the rest of the training depends on; see :meth:`resume`.
+
+        What cannot be written is named in a warning, and in the file, which then says ``exact: false``.
+
+        :param identity: what :meth:`resume` may be asked to find, such as a configuration's hash
 
         To be called between iterations: before or after ``learn``, or from a callback's
         ``_on_rollout_start`` (see :class:`sppo.checkpoint.ExactCheckpointCallback`).
@@ -40,14 +43,17 @@ class Checkpointable(OnPolicyAlgorithm):
                 "save_checkpoint was called in the middle of an iteration, from where training cannot be "
                 "resumed: call it from a callback's _on_rollout_start, or use ExactCheckpointCallback"
             )
-        model.save(self, path)
+        inexact = model.save(self, path, identity=identity)
+        if inexact is not None:
+            warnings.warn(f"{os.fspath(path)} is not an exact checkpoint: {inexact}", stacklevel=2)
 
     @classmethod
     def resume(
-        cls: type[Self],
+        cls,
         path: str | os.PathLike[str],
         env: VecEnv | None = None,
         device: str = "auto",
+        identity: str | None = None,
     ) -> Self:
         """The model of a checkpoint, which goes on exactly as the saved one would have::
 
@@ -60,13 +66,14 @@ class Checkpointable(OnPolicyAlgorithm):
         :param path: a checkpoint, or a directory of them: then the newest that can be read
         :param env: a vectorised environment built like the one of the checkpoint; may be left out if that
             was made from the names of registered environments, with or without ``VecNormalize``
+        :param identity: refuse a checkpoint that was saved with another one
         """
         if os.path.isdir(path):
             newest = files.newest_readable(path, lambda message: warnings.warn(message, stacklevel=4))
             if newest is None:
                 raise CheckpointError(f"there is no checkpoint in {os.fspath(path)}")
             path = newest
-        return model.restore(cls, path, env, device)
+        return model.restore(cls, path, env, device, identity)
 
     @property
     def remaining_timesteps(self) -> int:
@@ -79,7 +86,7 @@ class Checkpointable(OnPolicyAlgorithm):
         return super().collect_rollouts(*args, **kwargs)
 
     def learn(
-        self: Self,
+        self,
         total_timesteps: int,
         callback: MaybeCallback = None,
         log_interval: int = 1,
@@ -90,6 +97,10 @@ class Checkpointable(OnPolicyAlgorithm):
         """Train, as upstream's ``learn`` does."""
         try:
             return super().learn(total_timesteps, callback, log_interval, tb_log_name, *args, **kwargs)  # type: ignore[arg-type]
+        except FloatingPointError as error:
+            for checkpointing in checkpoint_callbacks(callback):
+                checkpointing.keep_last_good(error, self._iteration_timesteps)
+            raise
         finally:
             self._iteration_start = self._iteration_timesteps = None
 

@@ -10,8 +10,9 @@ import os
 import re
 import secrets
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -70,22 +71,12 @@ def pack(members: Mapping[str, bytes], about: Mapping[str, object]) -> bytes:
     return buffer.getvalue()
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, object], dict[str, bytes]]:
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, bytes]]:
     """A checkpoint's manifest and members, verified; :class:`CheckpointError` if anything is wrong."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            manifest = json.loads(archive.read(MANIFEST))
-            digests = manifest["sha256"]
-            members = {name: archive.read(name) for name in digests}
-    except FileNotFoundError as error:
-        raise CheckpointError(f"there is no checkpoint {os.fspath(path)}") from error
-    except OSError as error:
-        raise CheckpointError(f"cannot read checkpoint {os.fspath(path)}: {error}") from error
-    except Exception as error:  # whatever zipfile, zlib or json find wrong with arbitrary bytes
-        raise CheckpointError(
-            f"checkpoint {os.fspath(path)} is truncated or damaged ({error}): "
-            "resume from an older one, or delete it"
-        ) from error
+    with _opened(path) as archive:
+        manifest = json.loads(archive.read(MANIFEST))
+        digests = manifest["sha256"]
+        members = {name: archive.read(name) for name in digests}
     if manifest.get("format") != FORMAT:
         raise CheckpointError(
             f"checkpoint {os.fspath(path)} has format {manifest.get('format')}, this sppo reads {FORMAT}"
@@ -94,6 +85,30 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, object], dict[str, byt
         if hashlib.sha256(data).hexdigest() != digests[name]:
             raise CheckpointError(f"checkpoint {os.fspath(path)} is damaged: {name} has changed")
     return manifest, members
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
+    """A checkpoint, with what goes wrong while reading it as a :class:`CheckpointError`."""
+    name = os.fspath(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if MANIFEST not in archive.namelist() and "policy.pth" in archive.namelist():
+                raise CheckpointError(
+                    f"{name} is a model that save() wrote, not a checkpoint: it holds the weights, not the "
+                    "state of a training. Load it with SPPO.load, or the load of its own class"
+                )
+            yield archive
+    except CheckpointError:
+        raise
+    except FileNotFoundError as error:
+        raise CheckpointError(f"there is no checkpoint {name}") from error
+    except OSError as error:
+        raise CheckpointError(f"cannot read checkpoint {name}: {error}") from error
+    except Exception as error:  # whatever zipfile, zlib or json find wrong with arbitrary bytes
+        raise CheckpointError(
+            f"checkpoint {name} is truncated or damaged ({error}): resume from an older one, or delete it"
+        ) from error
 
 
 def file_name(timesteps: int) -> str:
@@ -117,16 +132,22 @@ def newest_readable(
     """The newest checkpoint that can be read; ``None`` if the directory has no checkpoint at all.
 
     :param report: called with a message for each newer one that cannot be read
-    :raises CheckpointError: if there are checkpoints but none can be read
+    :raises CheckpointError: if there are checkpoints but none can be read, or of several trainings
     """
     found = checkpoints(directory)
     problems = []
     for path in found:
         try:
-            read(path)
+            manifest, _ = read(path)
         except CheckpointError as error:
             problems.append(str(error))
             continue
+        others = of_other_runs(directory, manifest.get("run"))
+        if others:
+            raise CheckpointError(
+                f"{os.fspath(directory)} holds checkpoints of several trainings ({path.name} of one, "
+                f"{others[0].name} of another): resume the file that you mean, not the directory"
+            )
         if report is not None:
             for problem in problems:
                 report(f"{problem}; going on from {path.name} instead")
@@ -134,6 +155,17 @@ def newest_readable(
     if found:
         raise CheckpointError("no checkpoint can be read: " + "; ".join(problems))
     return None
+
+
+def of_other_runs(directory: str | os.PathLike[str], run: str | None) -> list[Path]:
+    """The checkpoints in a directory that another training wrote, newest first."""
+    others = []
+    for path in checkpoints(directory):
+        # What cannot be read belongs to nobody.
+        with contextlib.suppress(CheckpointError), _opened(path) as archive:
+            if json.loads(archive.read(MANIFEST)).get("run") != run:
+                others.append(path)
+    return others
 
 
 def prune(directory: str | os.PathLike[str], keep: int) -> None:

@@ -6,10 +6,12 @@ import inspect
 import io
 import os
 import pickle
+import secrets
 import warnings
 from collections.abc import Iterable
 from importlib import metadata
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from stable_baselines3.common.logger import Logger
@@ -18,6 +20,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.checkpoint import files, records
 from sppo.checkpoint.files import CheckpointError
+from sppo.envs.factory import InProcessVecEnv
 from sppo.envs.generators import (
     capture_generators,
     restore_generators,
@@ -37,14 +40,30 @@ ITERATION_START = "_iteration_start"
 _LEFT_OUT = ("_last_lstm_states", "_finite_guard")
 
 
+#: Which training a model belongs to; its checkpoints carry it, so that a directory holds those of one.
+RUNS: WeakKeyDictionary[OnPolicyAlgorithm, str | None] = WeakKeyDictionary()
+#: Classes in checkpoints of earlier versions, and where they are now.
+_MOVED = {("sppo.engine.vec_env", "InProcessVecEnv"): InProcessVecEnv}
+
+
+def run_of(model: OnPolicyAlgorithm) -> str | None:
+    """The training that a model belongs to (``None``: one that an earlier version began)."""
+    return RUNS.setdefault(model, secrets.token_hex(8))
+
+
 def save(
     model: OnPolicyAlgorithm,
     path: str | os.PathLike[str],
     tables: Iterable[str | os.PathLike[str]] = (),
-) -> None:
+    identity: str | None = None,
+    broken_by: BaseException | None = None,
+) -> str | None:
     """Write a checkpoint of a model that is between two iterations.
 
     :param tables: files that grow during training and shall be cut to their present length at resume
+    :param identity: what :func:`restore` may be asked to find, such as a configuration's hash
+    :param broken_by: what ended an iteration that is left out, together with its episodes
+    :return: why a training that is resumed from it will not go on exactly; ``None`` if it will
     """
     if model.env is None:
         raise CheckpointError("a model without an environment has nothing to resume: use save()")
@@ -62,6 +81,8 @@ def save(
     model.save(zipped, exclude=[RESUMPTION, ITERATION_START])
     logger: Logger | None = getattr(model, "_logger", None)
     vector = capture_vector(model.env)
+    if broken_by is not None:
+        vector.update(environments=None, uncaptured=f"an iteration was broken off ({broken_by})")
     state = {
         "generators": generators,
         "action_space": space_generators(model.action_space),
@@ -71,14 +92,19 @@ def save(
         "log": None if logger is None else _pending(logger),
         "records": records.positions(logger, tables),
     }
+    missing = [*vector["left_out"], *([vector["uncaptured"]] if vector["uncaptured"] else [])]
     about = {
         "algorithm": type(model).__name__,
         "timesteps": model.num_timesteps,
-        "exact": vector["uncaptured"] is None,
+        "run": run_of(model),
+        "identity": identity,
+        "exact": not missing,
+        "left_out": missing,
         "versions": {name: metadata.version(name) for name in ("torch", "stable_baselines3", "gymnasium")},
     }
     members = {"model.zip": zipped.getvalue(), "state.pkl": pickle.dumps(state)}
     files.write_atomically(path, files.pack(members, about))
+    return "; ".join(missing) or None
 
 
 def restore(
@@ -86,15 +112,24 @@ def restore(
     path: str | os.PathLike[str],
     env: VecEnv | None = None,
     device: str = "auto",
+    identity: str | None = None,
 ) -> Algorithm:
     """The model of a checkpoint, as it was.
 
     :param env: an environment built like the checkpoint's; may be left out where it can be rebuilt
+    :param identity: refuse a checkpoint that was saved with another one
     """
-    _, members = files.read(path)
-    state = pickle.loads(members["state.pkl"])
+    manifest, members = files.read(path)
+    name = os.fspath(path)
+    if identity is not None and manifest.get("identity") not in (None, identity):
+        raise CheckpointError(
+            f"{name} belongs to another run ({manifest['identity']}, not {identity}), begun with other "
+            "settings: go on with those, or choose another directory"
+        )
+    state = _Unpickler(io.BytesIO(members["state.pkl"])).load()
+    vector = state["vector"]
     if env is None:
-        env = _rebuilt(state["vector"], os.fspath(path))
+        env = _rebuilt(vector, name)
     options: dict[str, Any] = {"env": env, "device": device, "force_reset": False}
     if "trust" in inspect.signature(algorithm.load).parameters:
         # The rest of a checkpoint is a pickle, too.
@@ -102,24 +137,30 @@ def restore(
     model = algorithm.load(io.BytesIO(members["model.zip"]), **options)
     assert model.env is not None
     try:
-        simulators = restore_vector(model.env, state["vector"])
+        simulators = restore_vector(model.env, vector)
     except UncapturableError as error:
-        raise CheckpointError(f"cannot resume {os.fspath(path)}: {error}") from error
+        raise CheckpointError(f"cannot resume {name}: {error}") from error
     restore_space_generators(model.action_space, state["action_space"])
     model._last_obs = _from_strides(state["last_observation"])
-    for name, value in state["attributes"].items():
-        setattr(model, name, value)
+    for attribute, value in state["attributes"].items():
+        setattr(model, attribute, value)
     if not simulators:
-        warnings.warn(
-            f"the episodes of {os.fspath(path)} are started again, because their state was not captured: "
-            f"{state['vector']['uncaptured']}",
-            stacklevel=2,
-        )
+        reason = f"the episodes of {name} are started again, because their state was not captured"
+        warnings.warn(f"{reason}: {vector['uncaptured']}", stacklevel=2)
         _restart_episodes(model)
+    if vector.get("left_out"):
+        reason = f"{name} does not hold everything, and the training goes on another way"
+        warnings.warn(f"{reason}: {'; '.join(vector['left_out'])}", stacklevel=2)
     resumption = {"log": state["log"], "records": state["records"], "restarted": not simulators}
     setattr(model, RESUMPTION, resumption)
+    RUNS[model] = manifest.get("run")
     restore_generators(state["generators"])
     return model
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        return _MOVED.get((module, name)) or super().find_class(module, name)
 
 
 def put_back_log(logger: Logger, pending: dict[str, Any] | None) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from sppo.envs.generators import capture_generators, restore_generators
 from sppo.envs.state import capture_environment, layers, restore_environment
@@ -92,9 +93,20 @@ class EnvGroup:
         if generators is not None:
             restore_generators(generators)
 
+    def recipes(self) -> list[tuple[EnvSpec, bool] | None]:
+        return [recipe_of(env) for env in self.envs]
+
     def close(self) -> None:
         for env in self.envs:
             env.close()
+
+
+def recipe_of(env: gym.Env) -> tuple[EnvSpec, bool] | None:
+    """An environment's registered description, and whether it is in a ``Monitor``; ``None`` if unknown."""
+    # By name: this process may have a copy of the class instead of the class.
+    monitored = (type(env).__module__, type(env).__name__) == ("stable_baselines3.common.monitor", "Monitor")
+    spec = env.env.spec if monitored and isinstance(env, gym.Wrapper) else env.spec
+    return None if spec is None else (spec, monitored)
 
 
 def step_each(envs: Sequence[gym.Env], actions: Any) -> Step:

@@ -29,28 +29,16 @@ from sppo.envs.generators import (
     space_generators,
 )
 
-#: Attributes that show the environment or describe it, but are not part of its state.
-_NOT_STATE = frozenset(
-    {
-        "env",
-        "spec",
-        "_cached_spec",
-        "metadata",
-        "_metadata",
-        "_saved_kwargs",
-        "_ezpickle_args",
-        "_ezpickle_kwargs",
-        "mujoco_renderer",
-        "renderer",
-        "viewer",
-        "window",
-        "screen",
-        "surf",
-        "clock",
-        "isopen",
-        "results_writer",
-    }
+#: Attributes that describe the environment, but are not part of its state.
+_DESCRIPTION = frozenset(
+    (
+        *("env", "spec", "_cached_spec", "metadata", "_metadata"),
+        *("_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs", "results_writer"),
+    )
 )
+#: Attributes that usually show the environment, and are state only if they hold plain data.
+_DISPLAY = frozenset(("mujoco_renderer", "renderer", "viewer", "window", "screen", "surf", "clock", "isopen"))
+_PLAIN = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type)
 
 
@@ -189,7 +177,9 @@ def _attributes(chain: list[gym.Env]) -> Iterator[tuple[int, str, Any]]:
     """The attributes that are, or may hold, state: (layer's index, name, value)."""
     for index, layer in enumerate(chain):
         for name, value in vars(layer).items():
-            if name not in _NOT_STATE and not isinstance(value, _FUNCTIONS):
+            if name in _DESCRIPTION or isinstance(value, _FUNCTIONS):
+                continue
+            if name not in _DISPLAY or isinstance(value, _PLAIN):
                 yield index, name, value
 
 

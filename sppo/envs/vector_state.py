@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 import gymnasium as gym
+from stable_baselines3.common import monitor
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
@@ -16,11 +17,10 @@ from stable_baselines3.common.vec_env import (
     VecTransposeImage,
 )
 
-from sppo.envs.state import (
-    UncapturableError,
-    capture_environment,
-    restore_environment,
-)
+from sppo.envs.factory import InProcessVecEnv
+from sppo.envs.group import recipe_of
+from sppo.envs.state import UncapturableError, capture_environment, restore_environment
+from sppo.envs.worker_vec_env import WorkerVecEnv
 
 #: What a new vectorised environment has of its own and keeps.
 _OWN = frozenset(
@@ -40,27 +40,37 @@ _OWN = frozenset(
         "waiting",
     }
 )
+#: Ways to step environments that stand for each other: a checkpoint of one is resumed with any of them.
+_STEPPERS = {cls.__name__: cls for cls in (DummyVecEnv, InProcessVecEnv, WorkerVecEnv)}
+_STEPPERS_STATE = ("_seeds", "_options", "reset_infos")
 
 
 def capture_vector(venv: VecEnv) -> dict[str, Any]:
     """Everything about a vectorised environment that its next step depends on.
 
     ``"environments"`` is ``None`` where the simulators cannot be captured; ``"uncaptured"`` then says
-    why, and the episodes have to be started again.
+    why, and the episodes have to be started again. ``"left_out"`` names attributes of the wrappers that
+    cannot be pickled.
     """
     chain = vector_layers(venv)
+    attributes, left_out = [], []
+    for layer in chain:
+        pickled, missing = _attributes(layer)
+        attributes.append(pickled)
+        left_out += [f"{type(layer).__name__}.{name} ({reason})" for name, reason in missing.items()]
     state: dict[str, Any] = {
         "types": [type(layer).__name__ for layer in chain],
-        "attributes": [_attributes(layer) for layer in chain],
+        "attributes": attributes,
+        "left_out": left_out,
         "environments": None,
+        "generators": [],
         "uncaptured": None,
-        "recipe": None,
+        "recipe": _recipe(chain),
     }
     try:
-        state["environments"] = _capture_environments(chain[-1])
+        state.update(_capture_environments(chain[-1]))
     except UncapturableError as error:
         state["uncaptured"] = str(error)
-    state["recipe"] = _recipe(chain)
     return state
 
 
@@ -72,36 +82,43 @@ def restore_vector(venv: VecEnv, state: dict[str, Any]) -> bool:
     """
     chain = vector_layers(venv)
     found = [type(layer).__name__ for layer in chain]
-    if found != state["types"]:
+    captured = state["environments"]
+    if captured is not None and venv.num_envs != len(captured):
+        raise UncapturableError(
+            f"the checkpoint has {len(captured)} environments, the given one {venv.num_envs}"
+        )
+    if [_kind(name) for name in found] != [_kind(name) for name in state["types"]]:
         raise UncapturableError(
             f"the checkpoint's environment is {state['types']}, the given one {found}: build it the same way"
         )
-    for layer, attributes in zip(chain, state["attributes"], strict=True):
-        for name, value in pickle.loads(attributes).items():
-            setattr(layer, name, value)
-    captured = state["environments"]
+    for layer, pickled in zip(chain, state["attributes"], strict=True):
+        attributes = pickle.loads(pickled)
+        for name in _STEPPERS_STATE if type(layer).__name__ in _STEPPERS else attributes:
+            setattr(layer, name, attributes[name])
     if captured is None:
         return False
-    base = chain[-1]
-    environments = getattr(base, "envs", None)
-    if environments is None:
+    base, generators = chain[-1], state.get("generators", [])
+    if isinstance(base, WorkerVecEnv):
+        base.restore(captured, generators)
+    elif any(generators):
+        raise UncapturableError(
+            "the environments draw from random generators of the processes that stepped them: "
+            'make them with backend="subproc", as before'
+        )
+    elif hasattr(base, "envs"):
+        for env, environment_state in zip(base.envs, captured, strict=True):
+            restore_environment(env, environment_state)
+    else:
         for index, environment_state in enumerate(captured):
             base.env_method("restore_state", environment_state, indices=[index])
-    else:
-        if len(environments) != len(captured):
-            raise UncapturableError(
-                f"the checkpoint has {len(captured)} environments, the given one {len(environments)}"
-            )
-        for env, environment_state in zip(environments, captured, strict=True):
-            restore_environment(env, environment_state)
     return True
 
 
 def rebuild_vector(state: dict[str, Any]) -> VecEnv | None:
     """A vectorised environment built as the captured one was; ``None`` if that is not known.
 
-    Known are registered environments, in a ``Monitor`` or not, in this process, in a
-    ``VecNormalize`` or not: what Stable-Baselines3 makes from an environment's name.
+    Known are registered environments, in a ``Monitor`` or not, in a ``VecNormalize`` or not: what
+    Stable-Baselines3 makes from an environment's name.
     """
     recipe = state["recipe"]
     if recipe is None:
@@ -111,7 +128,9 @@ def rebuild_vector(state: dict[str, Any]) -> VecEnv | None:
         env = gym.make(spec)
         return Monitor(env) if monitored else env
 
-    venv: VecEnv = recipe["class"]([lambda pair=pair: make(*pair) for pair in recipe["environments"]])
+    env_fns: Any = [lambda pair=pair: make(*pair) for pair in recipe["environments"]]
+    cls = _STEPPERS[recipe["class"]] if isinstance(recipe["class"], str) else recipe["class"]
+    venv: VecEnv = cls(env_fns, by_value=[monitor]) if cls is WorkerVecEnv else cls(env_fns)
     return VecNormalize(venv) if recipe["normalized"] else venv
 
 
@@ -123,37 +142,45 @@ def vector_layers(venv: VecEnv) -> list[VecEnv]:
     return chain
 
 
-def _attributes(layer: VecEnv) -> bytes:
-    attributes = {
-        name: value
-        for name, value in vars(layer).items()
-        if name not in _OWN and not isinstance(value, (types.FunctionType, types.MethodType))
-    }
+def _kind(name: str) -> str:
+    return "environments" if name in _STEPPERS else name
+
+
+def _attributes(layer: VecEnv) -> tuple[bytes, dict[str, str]]:
+    """The pickled attributes of a layer, and why others are missing."""
+    if type(layer).__name__ in _STEPPERS:
+        attributes = {name: getattr(layer, name) for name in _STEPPERS_STATE}
+    else:
+        attributes = {
+            name: value
+            for name, value in vars(layer).items()
+            if name not in _OWN and not isinstance(value, (types.FunctionType, types.MethodType))
+        }
+    missing = {name: reason for name, value in attributes.items() if (reason := _why_not_pickled(value))}
+    return pickle.dumps({name: attributes[name] for name in attributes if name not in missing}), missing
+
+
+def _why_not_pickled(value: Any) -> str | None:
     try:
-        return pickle.dumps(attributes)
-    except Exception:  # pickling runs arbitrary code; keep what can be kept
-        return pickle.dumps({name: value for name, value in attributes.items() if _pickles(value)})
+        pickle.loads(pickle.dumps(value))
+    except Exception as error:  # pickling runs arbitrary code
+        return str(error) or type(error).__name__
+    return None
 
 
-def _pickles(value: Any) -> bool:
-    try:
-        pickle.dumps(value)
-    except Exception:  # pickling runs arbitrary code
-        return False
-    return True
-
-
-def _capture_environments(base: VecEnv) -> list[bytes]:
+def _capture_environments(base: VecEnv) -> dict[str, Any]:
+    if isinstance(base, WorkerVecEnv):
+        return base.capture()
     environments = getattr(base, "envs", None)
     if environments is not None and all(isinstance(env, gym.Env) for env in environments):
-        return [capture_environment(env) for env in environments]
+        return {"environments": [capture_environment(env) for env in environments]}
     # Asked first, because calling a method that is not there ends SubprocVecEnv's processes.
     if not _has_method(base, "capture_state"):
         raise UncapturableError(
             f"{type(base).__name__} keeps its environments elsewhere; they can only be captured if each is "
             "wrapped, outermost, in sppo.checkpoint.StatefulEnv"
         )
-    return base.env_method("capture_state")
+    return {"environments": base.env_method("capture_state")}
 
 
 def _has_method(base: VecEnv, name: str) -> bool:
@@ -168,15 +195,14 @@ def _recipe(chain: list[VecEnv]) -> dict[str, Any] | None:
     # Stable-Baselines3 itself puts VecTransposeImage around image environments, outermost.
     wrappers = [layer for layer in chain[:-1] if type(layer) is not VecTransposeImage]
     base = chain[-1]
-    if not isinstance(base, DummyVecEnv) or [type(layer) for layer in wrappers] not in ([], [VecNormalize]):
+    if type(base).__name__ not in _STEPPERS or [type(layer) for layer in wrappers] not in (
+        [],
+        [VecNormalize],
+    ):
         return None
-    environments = []
-    for env in base.envs:
-        monitored = type(env) is Monitor
-        inner = env.env if isinstance(env, Monitor) else env
-        spec = inner.spec
-        if spec is None:
-            return None
-        environments.append((spec, monitored))
-    recipe = {"class": type(base), "normalized": bool(wrappers), "environments": environments}
-    return recipe if _pickles(recipe) else None
+    try:
+        environments = base.recipes() if isinstance(base, WorkerVecEnv) else [recipe_of(e) for e in base.envs]  # type: ignore[attr-defined]
+    except Exception:  # a description may fail to be made, or to be sent
+        return None
+    recipe = {"class": type(base).__name__, "normalized": bool(wrappers), "environments": environments}
+    return None if None in environments or _why_not_pickled(recipe) else recipe

@@ -144,6 +144,13 @@ class WorkerVecEnv(VecEnv):
         for place, worker in enumerate(self._workers):
             worker.call("restore", environments[worker.envs], generators[place] if any(generators) else None)
 
+    def recipes(self) -> list[Any]:
+        """See :func:`sppo.envs.group.recipe_of`."""
+        return [
+            *self._group.recipes(),
+            *itertools.chain(*(worker.call("recipes") for worker in self._workers)),
+        ]
+
     def _parts(self) -> list[slice]:
         return [self._own, *(worker.envs for worker in self._workers)]
 

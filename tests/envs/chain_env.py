@@ -42,11 +42,11 @@ class Chain(gym.Env):
 class Counter(gym.Env):
     """Observes how often it was stepped; does on request, by its action, what environments do wrong."""
 
-    FAIL, SLEEP, DIE = 1.0, 2.0, 3.0
+    FAIL, SLEEP, DIE = 2.0, 3.0, 4.0
 
     def __init__(self) -> None:
         self.observation_space = spaces.Box(0.0, np.inf, (1,), np.float32)
-        self.action_space = spaces.Box(0.0, 3.0, (1,), np.float32)
+        self.action_space = spaces.Box(0.0, 1.0, (1,), np.float32)
         self.steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
