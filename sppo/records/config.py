@@ -1,4 +1,14 @@
-"""A run's frozen configuration: its identity, on every machine."""
+"""A run's configuration, and its identity: the same on every machine and in every version.
+
+A run is known by the hash of what it differs in from a frozen baseline. Adding a parameter whose default
+changes nothing therefore leaves every run that was ever made where it can be found:
+
+* a key of :data:`BASELINE_V1` enters the hash with its value;
+* a later key enters only if its value is not the default. To change such a default, write the former one
+  into the frozen baseline first;
+* a surrogate's parameter that the run's own surrogate does not have, or that makes no difference to it,
+  counts as the frozen baseline's value: PPO's ``clip_mode`` may be one-sided or two-sided.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +18,51 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+from sppo.records.parameters import NORMALIZE, POLICY_KWARGS, algorithm_settings, defaults
+from sppo.surrogates import chosen
+
+_SHARED_V1: dict[str, Any] = {
+    "policy": "MlpPolicy",
+    "learning_rate": "lin_0.0003",
+    "n_steps": 256,
+    "batch_size": 64,
+    "gamma": 0.99,
+    "gae_lambda": 0.95,
+    "normalize_advantage": True,
+    "use_sde": False,
+    "sde_sample_freq": -1,
+    "stats_window_size": 100,
+    "policy_kwargs": {"net_arch": [64, 64], "activation_fn": "tanh", "ortho_init": True, "log_std_init": 0.0},
+}
+#: What configurations said when the first runs were published; never to be edited, only added to.
+BASELINE_V1: dict[str, dict[str, Any]] = {
+    "sppo": {
+        **_SHARED_V1,
+        "n_epochs": 10,
+        "clip_range": 0.2,
+        "clip_range_vf": None,
+        "ent_coef": 0.0,
+        "vf_coef": 0.5,
+        "max_grad_norm": 0.5,
+        "target_kl": None,
+        "use_softmax": True,
+        "eta": None,
+        "clip_mode": "two-sided",
+        "engine": "auto",
+    },
+    "trpo": {
+        **_SHARED_V1,
+        "cg_max_steps": 15,
+        "cg_damping": 0.1,
+        "line_search_shrinking_factor": 0.8,
+        "line_search_max_iter": 10,
+        "n_critic_updates": 10,
+        "target_kl": 0.01,
+        "sub_sampling_factor": 1,
+    },
+    "normalize": {"observations": True, "rewards": True, "clip_obs": 10.0, "clip_reward": 10.0},
+}
 
 
 @dataclass(frozen=True)
@@ -19,7 +74,7 @@ class RunConfig:
     :param cls: which class trains: ``"sppo"`` (with ``use_softmax=False`` also PPO) or ``"trpo"``
     :param evaluations: how many evaluations are spread evenly over the training, the last at its end
     :param eval_episodes: episodes per evaluation
-    :param normalize: see :data:`sppo.study.parameters.NORMALIZE`
+    :param normalize: see :data:`sppo.records.parameters.NORMALIZE`
     :param parameters: the algorithm's parameters by Stable-Baselines3's names
     """
 
@@ -59,13 +114,10 @@ class RunConfig:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the canonical JSON, in hexadecimal digits."""
-        text = json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        """SHA-256 of the identity's canonical JSON, in hexadecimal digits."""
+        known = identity(self.as_dict())
+        text = json.dumps(known, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
-
-    def is_same_run(self, config: Mapping[str, Any]) -> bool:
-        """Whether a configuration, as ``config.json`` holds it, is this one."""
-        return config == self.as_dict()
 
     @property
     def directory_name(self) -> str:
@@ -83,6 +135,31 @@ class RunConfig:
         return " ".join([self.env, self.algorithm, *settings, f"seed={self.seed}"])
 
 
+def identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a configuration is known by, see above.
+
+    :raises ValueError: if its surrogate is not to be found
+    """
+    cls, values = config.get("class", "sppo"), config["parameters"]
+    frozen = BASELINE_V1[cls]
+    counted = _counted(values, frozen, defaults(algorithm_settings(cls, values.get("surrogate"))))
+    if isinstance(values.get("policy_kwargs"), Mapping):
+        shape = _counted(values["policy_kwargs"], frozen["policy_kwargs"], defaults(POLICY_KWARGS))
+        counted["policy_kwargs"] = shape
+    if "clip_mode" in counted and not _matters(values):
+        counted["clip_mode"] = frozen["clip_mode"]
+    normalize = _counted(config.get("normalize", {}), BASELINE_V1["normalize"], defaults(NORMALIZE))
+    return {**config, "parameters": counted, "normalize": normalize}
+
+
+def same_run(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two configurations, as ``config.json`` holds them, are of one run."""
+    try:
+        return first == second or identity(first) == identity(second)
+    except (KeyError, TypeError, ValueError, AttributeError):  # whatever is in a file of somebody else's
+        return False
+
+
 def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Where two configurations differ: ``"parameters.clip_range: 0.2 and 0.3"``."""
     found = []
@@ -93,3 +170,22 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str
         elif a != b:
             found.append(f"{prefix}{key}: {a!r} and {b!r}")
     return found
+
+
+def _counted(
+    values: Mapping[str, Any], frozen: Mapping[str, Any], neutral: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in values.items()
+        if name in frozen or name not in neutral or value != neutral[name]
+    }
+
+
+def _matters(values: Mapping[str, Any]) -> bool:
+    """Whether the family's surrogate is another variant with this clip than with the frozen baseline's."""
+    surrogate = chosen(values)
+    if values.get("surrogate") is not None or "clip_mode" not in surrogate.parameters():
+        return values.get("surrogate") is not None
+    modes = (values["clip_mode"], BASELINE_V1["sppo"]["clip_mode"])
+    return len({surrogate(clip_mode=mode).label for mode in modes}) > 1  # type: ignore[call-arg]

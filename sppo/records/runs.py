@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sppo.records import run_files
+from sppo.records.config import same_run
 
 #: what can become of a run, best first
 STATUSES = ("completed", "unfinished", "failed", "damaged", "missing", "unplanned")
@@ -88,7 +89,7 @@ def read_run(path: Path, planned: Mapping[str, Any] | None = None) -> Run:
         "path": path,
     }
     problem = config_problem(config) or _schema_problem(header)
-    if problem or (planned is not None and config != planned):
+    if problem or (planned is not None and not same_run(config, planned)):
         common["config"] = planned or {}
         reason = f"config.json {problem or 'differs from the plan of the study'}"
         return Run(status="damaged", error=reason, **common)

@@ -1,6 +1,6 @@
 """Study files: TOML in, frozen configurations out, every mistake named with its line.
 
-What a file does not say is the baseline's (:data:`sppo.study.parameters.BASELINES`)::
+What a file does not say is the baseline's (:mod:`sppo.records.parameters`)::
 
     name = "example"                     # records go to runs/example
     environments = ["Hopper-v5", "Ant-v5"]
@@ -30,6 +30,9 @@ What a file does not say is the baseline's (:data:`sppo.study.parameters.BASELIN
     [algorithms.smdpo.grid]
     eta = [0.1, 1.0, 10.0]
 
+    [algorithms.spo]
+    surrogate = "my_module:SPO"          # any sppo.surrogates.Surrogate, with its own parameters
+
     [algorithms.trpo]
     class = "trpo"                       # sb3-contrib's; "sppo" unless said otherwise
 
@@ -49,18 +52,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sppo.parameters import Parameter, checked, unknown
 from sppo.records.config import RunConfig
-from sppo.records.subset import parse_seeds
-from sppo.study.parameters import (
-    BASELINE_NORMALIZE,
-    BASELINES,
+from sppo.records.parameters import (
     CLASSES,
     NORMALIZE,
-    Parameter,
+    SURROGATE,
+    Settings,
+    algorithm_settings,
     check_together,
-    checked,
-    unknown,
+    defaults,
 )
+from sppo.records.subset import parse_seeds
 
 _SIZES = {
     "total_timesteps": Parameter("int", "steps per run", low=1),
@@ -146,6 +149,7 @@ class _Reader:
         self.lines = dict(_key_lines(text))
         self.text = text
         self.problems: list[str] = []
+        self.varied: dict[str, None] = {}
 
     def problem(self, key: tuple[str, ...], message: str) -> None:
         line = next((self.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.lines), None)
@@ -177,12 +181,7 @@ class _Reader:
         seeds, environments = self.seeds(), self.environments(sizes)
         normalize = self.normalize()
         runs: list[RunConfig] = []
-        varied: dict[str, None] = {}
-        settings = [
-            (label, cls, setting)
-            for label, cls, grid, fixed in self.algorithms()
-            for setting in self.settings(label, cls, grid, fixed, varied)
-        ]
+        settings = [(label, cls, setting) for label, cls, points in self.algorithms() for setting in points]
         if not self.problems:
             for seed, (env, env_sizes, kwargs), (label, cls, setting) in itertools.product(
                 seeds, environments, settings
@@ -201,7 +200,7 @@ class _Reader:
                 )  # fmt: skip
         if not self.problems and len({run.hash for run in runs}) < len(runs):
             self.problem(("grid",), "two runs have the same configuration")
-        return StudyPlan(str(name), self.text, tuple(runs), tuple(varied), every)
+        return StudyPlan(str(name), self.text, tuple(runs), tuple(self.varied), every)
 
     def sizes(self, where: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Any]:
         defaults = _DEFAULT_SIZES if not where else {}
@@ -255,22 +254,22 @@ class _Reader:
                 self.problem(("normalize", key), unknown(key, NORMALIZE))
         given = {key: value for key, value in table.items() if key in NORMALIZE}
         return {
-            **BASELINE_NORMALIZE,
-            **{key: self.value(("normalize", key), value, NORMALIZE[key]) for key, value in given.items()},
+            **defaults(NORMALIZE),
+            **{
+                key: self.value(("normalize", key), value, NORMALIZE[key].parameter)
+                for key, value in given.items()
+            },
         }
 
-    def algorithms(self) -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
-        """Label, class, grid and fixed parameters of each algorithm."""
+    def algorithms(self) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
+        """Label, class and settings of each algorithm."""
         common = self.table(("parameters",), self.content.get("parameters", {}))
         grid = self.grid(("grid",), self.content.get("grid", {}))
-        everything = {key: None for table in CLASSES.values() for key in table}
-        for name, shared in (("parameters", common), ("grid", grid)):
-            for key in shared:
-                if key not in everything:
-                    self.problem((name, key), unknown(key, everything))
         algorithms = self.table(("algorithms",), self.content.get("algorithms", {}))
         if not algorithms:
             self.problem(("algorithms",), "name at least one, e.g. [algorithms.sppo]")
+        # Nothing that some class or surrogate of the study knows is a mistake in what is common to all.
+        known = {key for cls in CLASSES for key in algorithm_settings(cls)} | {"surrogate"}
         for label, table in algorithms.items():
             where = ("algorithms", label)
             own = dict(self.table(where, table))
@@ -279,33 +278,51 @@ class _Reader:
                 self.problem((*where, "class"), f"{cls!r} is none of {', '.join(CLASSES)}")
                 continue
             own_grid = self.grid((*where, "grid"), own.pop("grid", {}))
+            settings = self.known_settings(label, cls, {**common, **own})
+            if settings is None:
+                continue
+            known |= settings.keys()
             for key in (*own, *own_grid):
-                if key not in CLASSES[cls]:
-                    self.problem((*where, key), unknown(key, CLASSES[cls]))
-            # What is common to the study holds where the class knows it; TRPO has no clip, say.
-            known = {key: value for key, value in common.items() if key in CLASSES[cls]}
-            axes = {key: v for key, v in grid.items() if key in CLASSES[cls] and key not in own}
-            yield label, cls, {**axes, **own_grid}, {**known, **own}
+                if key not in settings and key != "surrogate":
+                    self.problem(self.home(label, key), unknown(key, settings))
+            if "surrogate" in {**grid, **own_grid}:
+                self.problem(
+                    self.home(label, "surrogate"), "cannot vary: write an [algorithms.NAME] for each"
+                )
+            # What is common to the study holds where the algorithm knows it; TRPO has no clip, say.
+            fixed = {key: value for key, value in {**common, **own}.items() if key in settings}
+            axes = {key: values for key, values in grid.items() if key not in own}
+            axes = {key: values for key, values in {**axes, **own_grid}.items() if key in settings}
+            yield label, cls, self.points(label, settings, fixed, axes)
+        for name, shared in (("parameters", common), ("grid", grid)):
+            for key in shared:
+                if key not in known:
+                    self.problem((name, key), unknown(key, known))
 
-    def settings(
-        self, label: str, cls: str, grid: dict[str, Any], fixed: dict[str, Any], varied: dict[str, None]
+    def known_settings(self, label: str, cls: str, given: Mapping[str, Any]) -> Settings | None:
+        """What can be said about an algorithm, which depends on its surrogate."""
+        name = given.get("surrogate") if cls == "sppo" else None
+        try:
+            return algorithm_settings(cls, None if name is None else checked("surrogate", name, SURROGATE))
+        except ValueError as error:
+            self.problem(self.home(label, "surrogate"), str(error))
+            return None
+
+    def points(
+        self, label: str, settings: Settings, fixed: Mapping[str, Any], grid: Mapping[str, list[Any]]
     ) -> list[dict[str, Any]]:
-        """One algorithm's settings: the baseline, what is fixed, and each point of its grid."""
-        table = CLASSES[cls]
-        baseline = BASELINES[cls]
-        values: dict[str, Any] = {}
-        for key, value in fixed.items():
-            if key in table:
-                values[key] = self.value(self.home(label, key), value, table[key])
-        axes = {}
-        for key, options in grid.items():
-            if key in table:
-                axes[key] = [self.value(self.home(label, key), option, table[key]) for option in options]
-                varied.setdefault(key)
+        """One algorithm's settings: the defaults, what is fixed, and each point of its grid."""
+
+        def read(key: str, value: Any) -> Any:
+            return self.value(self.home(label, key), value, settings[key].parameter)
+
+        values = {**defaults(settings), **{key: read(key, value) for key, value in fixed.items()}}
         if isinstance(values.get("policy_kwargs"), dict):
-            values["policy_kwargs"] = {**baseline["policy_kwargs"], **values["policy_kwargs"]}
+            values["policy_kwargs"] = {**settings["policy_kwargs"].default, **values["policy_kwargs"]}
+        axes = {key: [read(key, option) for option in options] for key, options in grid.items()}
+        self.varied.update(dict.fromkeys(axes))
         points = itertools.product(*axes.values())
-        return [{**baseline, **values, **dict(zip(axes, point, strict=True))} for point in points]
+        return [{**values, **dict(zip(axes, point, strict=True))} for point in points]
 
     def home(self, label: str, key: str) -> tuple[str, ...]:
         """Where a parameter of an algorithm was written."""

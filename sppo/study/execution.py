@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from sppo.checkpoint.files import CheckpointError, checkpoints, read, sweep, write_atomically
 from sppo.records import run_files
-from sppo.records.config import RunConfig, differences
+from sppo.records.config import RunConfig, differences, same_run
 from sppo.records.run_files import RunWriter, read_json
 from sppo.study.lock import BusyError, RunLock
 from sppo.study.provenance import git_revision, versions
@@ -182,7 +182,7 @@ class _Attempt:
         found = read_json(self.directory / run_files.CONFIG) or {}
         stored = found.get("config")
         if isinstance(stored, dict):
-            if not self.config.is_same_run(stored):
+            if not same_run(stored, self.config.as_dict()):
                 different = "; ".join(differences(stored, self.config.as_dict()))
                 raise self._other(f"another run ({different})")
             if found.get("versions") != versions():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sppo.records import run_files
 from sppo.records.config import RunConfig
+from sppo.records.parameters import surrogate_of
 from sppo.study.lock import is_locked
 
 #: In the order in which tables show them.
@@ -51,11 +52,12 @@ def predicted_seconds(run: RunConfig) -> float:
     iterations = -(-run.total_timesteps // run.batch)
     passes = int(parameters.get("n_epochs", parameters.get("n_critic_updates", 10)))
     minibatches = passes * run.batch / int(parameters["batch_size"])
-    # As the algorithm decides: "auto" keeps upstream's own surrogate on upstream's loop.
-    upstreams = not parameters.get("use_softmax", True) and parameters.get("clip_mode") != "symmetric"
-    auto_slow = upstreams and parameters.get("eta") is None
-    engine = parameters.get("engine", "reference")
-    slow = engine == "reference" or (engine == "auto" and auto_slow)
+    slow = run.cls != "sppo" or parameters.get("engine") == "reference"
+    if not slow:
+        surrogate = surrogate_of(parameters)
+        # As the algorithm decides: "auto" keeps upstream's own surrogate on upstream's loop.
+        upstreams = surrogate.label == "ppo" and parameters.get("eta") is None
+        slow = surrogate.compiled() is None or (parameters.get("engine") == "auto" and upstreams)
     update = _UPDATE["reference" if slow else "fast"]
     evaluation = run.evaluations * run.eval_episodes * _EPISODE * _EVALUATE
     return iterations * (run.batch * _COLLECT + minibatches * update) + evaluation

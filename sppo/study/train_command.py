@@ -2,52 +2,53 @@
 
 The same code and the same files as a study's run; the final model is DIR/model.zip. Run again on a DIR
 that was interrupted, it goes on from there. The parameters have Stable-Baselines3's names; the defaults
-are the MuJoCo baseline's (see benchmarks/studies/mujoco.toml).
+are the MuJoCo baseline's (see benchmarks/studies/mujoco.toml). With --surrogate NAME, the surrogate's own
+parameters are flags, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sppo.parameters import LINEAR, NONE, Parameter, checked
 from sppo.records import run_files
 from sppo.records.config import RunConfig
+from sppo.records.parameters import (
+    CLASSES,
+    NORMALIZE,
+    POLICY_KWARGS,
+    SURROGATE,
+    Setting,
+    Settings,
+    check_together,
+    surrogate_of,
+    surrogate_settings,
+)
 from sppo.study.definition import DEFAULT_CHECKPOINT_EVERY, StudyError, environment_problem
 from sppo.study.execution import Options, Outcome, execute
 from sppo.study.local import single_threaded
 from sppo.study.overview import duration
-from sppo.study.parameters import (
-    BASELINE_NORMALIZE,
-    BASELINES,
-    LINEAR,
-    NONE,
-    NORMALIZE,
-    POLICY_KWARGS,
-    SPPO_PARAMETERS,
-    Parameter,
-    check_together,
-    checked,
-)
 from sppo.study.stopping import Stopper
 
 _EVALUATIONS = 18
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = vars(_parser().parse_args(argv))
     try:
-        config = configuration(args)
+        args, config = read_flags(argv)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    directory = args["out"] or Path("runs", "train", config.directory_name)
+    directory = args.out or Path("runs", "train", config.directory_name)
     single_threaded()
-    options = Options(args["checkpoint_every"], args["retry_failed"])
+    options = Options(args.checkpoint_every, args.retry_failed)
     try:
         with Stopper(at_once=True) as stopper:
             outcome = execute(
@@ -58,45 +59,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _conclude(outcome, directory)
 
 
-def configuration(args: Mapping[str, Any]) -> RunConfig:
-    """The run that the command line describes.
+def read_flags(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, RunConfig]:
+    """The flags, and the run that they describe.
 
-    :raises ValueError: if it is impossible, naming the flag
+    :raises ValueError: if it is impossible
     """
-    baseline = BASELINES["sppo"]
-    parameters = {**baseline, **_given(args, SPPO_PARAMETERS, "")}
-    parameters["policy_kwargs"] = {**baseline["policy_kwargs"], **_given(args, POLICY_KWARGS, "")}
-    normalize = {**BASELINE_NORMALIZE, **_given(args, NORMALIZE, "normalize_")}
-    batch = parameters["n_steps"] * args["n_envs"]
+    # Which flags there are depends on the surrogate.
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--surrogate")
+    surrogate = surrogate_settings(first.parse_known_args(argv)[0].surrogate)
+    algorithm = {name: one for name, one in CLASSES["sppo"].items() if one.parameter.kind != "table"}
+    parser = _parser()
+    _add_flags(parser.add_argument_group("algorithm"), algorithm)
+    _add_flags(parser.add_argument_group("surrogate"), {**surrogate, "surrogate": Setting(None, SURROGATE)})
+    _add_flags(parser.add_argument_group("networks"), POLICY_KWARGS)
+    _add_flags(parser.add_argument_group("normalisation"), NORMALIZE, "normalize_")
+    args = parser.parse_args(argv)
+    values = {name: getattr(args, name) for name in (*algorithm, *surrogate)}
+    values["policy_kwargs"] = {name: getattr(args, name) for name in POLICY_KWARGS}
+    batch = values["n_steps"] * args.n_envs
     sizes = {
-        "total_timesteps": args["steps"],
-        "n_envs": args["n_envs"],
-        "evaluations": args["evaluations"] or max(1, min(_EVALUATIONS, args["steps"] // batch)),
-        "eval_episodes": args["eval_episodes"],
+        "total_timesteps": args.steps,
+        "n_envs": args.n_envs,
+        "evaluations": args.evaluations or max(1, min(_EVALUATIONS, args.steps // batch)),
+        "eval_episodes": args.eval_episodes,
     }
-    if (problem := environment_problem(args["env"])) is not None:
+    if (problem := environment_problem(args.env)) is not None:
         raise StudyError(f"--env: {problem}")
-    if args["steps"] < batch:
-        raise StudyError(f"--steps {args['steps']} is less than one batch of n_steps x n_envs = {batch}")
-    check_together("sppo", parameters, sizes)
-    return RunConfig(
-        env=args["env"],
-        algorithm=args["algorithm"] or label(parameters),
-        seed=args["seed"],
-        normalize=normalize,
-        parameters=parameters,
+    if args.steps < batch:
+        raise StudyError(f"--steps {args.steps} is less than one batch of n_steps x n_envs = {batch}")
+    check_together("sppo", values, sizes)
+    config = RunConfig(
+        env=args.env,
+        algorithm=args.algorithm or surrogate_of(values).label,
+        seed=args.seed,
+        normalize={name: getattr(args, f"normalize_{name}") for name in NORMALIZE},
+        parameters=values,
         **sizes,
     )
-
-
-def label(parameters: Mapping[str, Any]) -> str:
-    """The usual name of the algorithm with these parameters: ppo, sppo, sppo-one-sided, mdpo, smdpo, ..."""
-    name = ("s" if parameters["use_softmax"] else "") + (
-        "mdpo" if parameters.get("clip_range") is None else "ppo"
-    )
-    modes = {"sppo": "one-sided", "ppo": "symmetric"}
-    mode = parameters.get("clip_mode")
-    return name + (f"-{mode}" if mode == modes.get(name) else "")
+    return args, config
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,79 +105,58 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m sppo train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--env", required=True, metavar="ID", help="environment")
-    parser.add_argument(
-        "--steps", type=_whole(0), default=1_000_000, help="total timesteps (default: %(default)s)"
-    )
-    parser.add_argument("--seed", type=_whole(0), default=0, help="seed of everything (default: 0)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/train/HASH)")
     parser.add_argument(
         "--algorithm", metavar="LABEL", help="name in reports (default: sppo, ppo, smdpo, ...)"
     )
-    parser.add_argument("--n-envs", type=_whole(1), default=8, help="environments (default: 8)")
-    parser.add_argument(
-        "--evaluations", type=_whole(1), help=f"evaluations over training (default: {_EVALUATIONS})"
-    )
-    parser.add_argument("--eval-episodes", type=_whole(1), default=10, help="episodes of each (default: 10)")
-    every = DEFAULT_CHECKPOINT_EVERY
-    parser.add_argument(
-        "--checkpoint-every",
-        type=_whole(1),
-        default=every,
-        metavar="N",
-        help=f"iterations (default: {every})",
-    )
     parser.add_argument("--retry-failed", action="store_true", help="try again where DIR holds a failed run")
-    baseline = BASELINES["sppo"]
-    algorithm = {name: one for name, one in SPPO_PARAMETERS.items() if one.kind != "table"}
-    _add_parameters(parser.add_argument_group("algorithm"), algorithm, "", baseline)
-    _add_parameters(parser.add_argument_group("networks"), POLICY_KWARGS, "", baseline["policy_kwargs"])
-    _add_parameters(parser.add_argument_group("normalisation"), NORMALIZE, "normalize_", BASELINE_NORMALIZE)
+    for flag, low, default, text in (
+        ("--steps", 0, 1_000_000, "total timesteps"),
+        ("--seed", 0, 0, "seed of everything"),
+        ("--n-envs", 1, 8, "environments"),
+        ("--evaluations", 1, None, "evaluations over training"),
+        ("--eval-episodes", 1, 10, "episodes of each"),
+        ("--checkpoint-every", 1, DEFAULT_CHECKPOINT_EVERY, "iterations between two checkpoints"),
+    ):
+        shown = _EVALUATIONS if default is None else default
+        parser.add_argument(
+            flag, type=_whole(low), default=default, metavar="N", help=f"{text} (default: {shown})"
+        )
     return parser
 
 
-def _add_parameters(
-    group: Any, table: Mapping[str, Parameter], prefix: str, defaults: Mapping[str, Any]
-) -> None:
-    """A flag per parameter; not given, it is ``None`` and the default holds."""
-    for name, parameter in table.items():
-        flag = "--" + (prefix + name).replace("_", "-")
-        default = defaults.get(name)
-        shown = "" if name not in defaults else f" (default: {NONE if default is None else default})"
-        options: dict[str, Any] = {"dest": prefix + name, "help": parameter.help + shown, "default": None}
+def _add_flags(group: argparse._ArgumentGroup, settings: Settings, prefix: str = "") -> None:
+    for name, (default, parameter) in settings.items():
+        shown = (
+            NONE if default is None else " ".join(map(str, default)) if isinstance(default, list) else default
+        )
+        options: dict[str, Any] = {"default": default, "help": f"{parameter.help} (default: {shown})"}
         if parameter.kind == "bool":
             options["action"] = argparse.BooleanOptionalAction
         elif parameter.kind == "choice":
             options["choices"] = parameter.choices
         elif parameter.kind == "numbers":
-            options.update(type=int, nargs="+", metavar="WIDTH")
+            options.update(type=_whole(1), nargs="+", metavar="WIDTH")
         else:
-            options["metavar"] = "N" if parameter.kind == "int" else "X"
-        group.add_argument(flag, **options)
+            metavar = {"int": "N", "name": "NAME"}.get(parameter.kind, "X")
+            options.update(type=_reader(name, parameter), metavar=metavar)
+        group.add_argument("--" + (prefix + name).replace("_", "-"), dest=prefix + name, **options)
 
 
-def _given(args: Mapping[str, Any], table: Mapping[str, Parameter], prefix: str) -> dict[str, Any]:
-    """The parameters that were given on the command line, checked."""
-    found = {}
-    for name, parameter in table.items():
-        value = args.get(prefix + name)
-        if value is None:
-            continue
+def _reader(name: str, parameter: Parameter) -> Callable[[str], Any]:
+    """From the text after a flag to the value, checked."""
+
+    def read(text: str) -> Any:
+        value: Any = text
+        if parameter.kind != "name" and text != NONE and not text.startswith(LINEAR):
+            with contextlib.suppress(ValueError):
+                value = int(text) if parameter.kind == "int" else float(text)
         try:
-            found[name] = checked(name, _number(value, parameter), parameter)
+            return checked(name, value, parameter)
         except ValueError as error:
-            raise StudyError(f"--{(prefix + name).replace('_', '-')}: {error}") from error
-    return found
+            raise argparse.ArgumentTypeError(str(error)) from error
 
-
-def _number(value: Any, parameter: Parameter) -> Any:
-    if not isinstance(value, str) or parameter.kind not in ("int", "float", "schedule"):
-        return value
-    if value == NONE or value.startswith(LINEAR):
-        return value
-    try:
-        return int(value) if parameter.kind == "int" else float(value)
-    except ValueError:
-        return value
+    return read
 
 
 def _whole(low: int) -> Callable[[str], int]:

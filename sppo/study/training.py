@@ -30,10 +30,10 @@ from sppo.checkpoint import (
 from sppo.checkpoint.model import RESUMPTION, put_back_log
 from sppo.checkpoint.records import cut_events, cut_table
 from sppo.envs.factory import InProcessVecEnv
+from sppo.parameters import LINEAR
 from sppo.records.config import RunConfig
 from sppo.records.run_files import CHECKPOINTS, EVALUATIONS, RESTARTS, TENSORBOARD, RunWriter
 from sppo.study.evaluation import EvaluationCallback, Evaluator
-from sppo.study.parameters import LINEAR
 
 _ACTIVATIONS = {"tanh": th.nn.Tanh, "relu": th.nn.ReLU}
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sppo.records.config import RunConfig, differences
+from sppo.records.parameters import CLASSES, algorithm_settings, defaults
 from sppo.records.subset import parse_seeds
 from sppo.study.definition import StudyError, parse_plan, read_plan
-from sppo.study.parameters import BASELINES, CLASSES
 
 STUDIES = Path(__file__).parents[2] / "benchmarks" / "studies"
 
@@ -85,7 +85,7 @@ MISTAKES = {
     "\n[parameters]": ("checkpoint_every = 0\n[parameters]", r"line 5: checkpoint_every: 0 is too small"),
     '"Hopper-v5"]\ntot': ('"Hopper-v4"]\ntot', r"environment\.Hopper-v4: is not in the list"),
     "batch_size = 64\n": ("batch_size = 100\n", r"batch_size = 100 does not divide n_steps x n_envs = 2048"),
-    "use_softmax = false\n": ('clip_range = "none"\n', r"algorithms\.ppo: .*set eta"),
+    "use_softmax = false\n": ('clip_range = "none"\n', r"algorithms\.ppo: .*write .*eta=1\.0"),
     "seeds =": ("evaluations = 30\nseeds =", r"30 evaluations need at least as many batches"),
     "environments =": ("environments", r"is not valid TOML"),
 }
@@ -176,12 +176,11 @@ def test_the_table_of_parameters_is_the_classes_own(name: str) -> None:
     signature = set(parameters)
     given_by_the_runner = {"env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model"}
     advanced = {"rollout_buffer_class", "rollout_buffer_kwargs"}
-    table = set(CLASSES[name])
+    table = set(algorithm_settings(name))
     assert table <= signature
-    assert signature - table == (given_by_the_runner | advanced) & signature
-    # The baseline says everything, and differs from upstream's defaults only where it means to.
-    baseline = BASELINES[name]
-    assert set(baseline) == table
+    assert signature - table == (given_by_the_runner | advanced | {"surrogate"}) & signature
+    # The baseline differs from upstream's defaults, and ours, only where it means to.
+    baseline = defaults(algorithm_settings(name))
     different = {key for key, value in baseline.items() if value != parameters[key].default}
     assert different == {"policy", "learning_rate", "n_steps", "batch_size", "policy_kwargs"} - (
         {"batch_size"} if name == "sppo" else set()
@@ -190,11 +189,11 @@ def test_the_table_of_parameters_is_the_classes_own(name: str) -> None:
 
 def test_the_command_line_and_the_study_file_describe_the_same_run() -> None:
     """`train` and a study's run of the same configuration share a directory name."""
-    from sppo.study.train_command import _parser, configuration
+    from sppo.study.train_command import read_flags
 
     run = parse_plan(VALID, "tiny.toml").runs[0]
     flags = "--env CartPole-v1 --steps 40960 --seed 0 --n-epochs 4 --no-use-softmax".split()  # noqa: SIM905
-    assert configuration(vars(_parser().parse_args(flags))).hash == run.hash
+    assert read_flags(flags)[1].hash == run.hash
 
 
 def test_planning_imports_no_torch() -> None:

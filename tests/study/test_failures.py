@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from sppo.checkpoint import checkpoints, files
+from sppo.records.parameters import algorithm_settings, defaults
 from sppo.study.execution import Options, execute
-from sppo.study.parameters import BASELINES
 from tests.study.trained_runs import ENGINES, assert_same_run, complete, small_config, start
 
 
@@ -65,7 +65,7 @@ def test_rewards_that_are_not_numbers_end_the_training(engine: str | None, tmp_p
 
 
 def test_upstreams_algorithm_does_not_go_on_with_weights_that_are_not_numbers(tmp_path: Path) -> None:
-    parameters = {**BASELINES["trpo"], "n_steps": 32, "batch_size": 32}
+    parameters = {**defaults(algorithm_settings("trpo")), "n_steps": 32, "batch_size": 32}
     config = replace(walk("NotANumber"), cls="trpo", algorithm="trpo", parameters=parameters)
     assert complete(config, tmp_path).status == "failed"
     assert "not finite" in failure(tmp_path)["error"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sppo.study.parameters import BASELINES
+from sppo.records.parameters import algorithm_settings, defaults
 from tests.study.trained_runs import ENGINES, KillAtCall, assert_same_run, complete, small_config, start
 
 
@@ -73,7 +73,7 @@ def test_killed_in_the_middle_of_writing_a_checkpoint(moment: str, tmp_path: Pat
 
 
 def test_trpo_too(tmp_path: Path) -> None:
-    parameters = {**BASELINES["trpo"], "n_steps": 32, "batch_size": 32}
+    parameters = {**defaults(algorithm_settings("trpo")), "n_steps": 32, "batch_size": 32}
     config = replace(small_config("Hopper-v5"), cls="trpo", algorithm="trpo", parameters=parameters)
     assert complete(config, tmp_path / "whole").status == "completed"
     process = start(config, tmp_path / "killed", sabotage=KillAtCall("open", 5))

@@ -16,9 +16,9 @@ from typing import Any
 import torch as th
 
 from sppo.records.config import RunConfig
+from sppo.records.parameters import NORMALIZE, algorithm_settings, defaults
 from sppo.study.execution import Options, Outcome, execute
 from sppo.study.local import PRELOAD
-from sppo.study.parameters import BASELINE_NORMALIZE, BASELINES
 
 #: Tags that tell the time, and therefore differ between any two runs.
 CLOCKS = {"time/fps", "time/time_elapsed"}
@@ -26,6 +26,9 @@ CLOCKS = {"time/fps", "time/time_elapsed"}
 
 #: both update loops
 ENGINES = ("reference", "fast")
+
+
+SMALL = {"n_steps": 32, "batch_size": 32, "n_epochs": 2}
 
 
 def small_config(env: str = "CartPole-v1", seed: int = 1, steps: int = 1280, **parameters: Any) -> RunConfig:
@@ -39,8 +42,14 @@ def small_config(env: str = "CartPole-v1", seed: int = 1, steps: int = 1280, **p
         n_envs=2,
         evaluations=4,
         eval_episodes=2,
-        normalize=dict(BASELINE_NORMALIZE),
-        parameters={**BASELINES["sppo"], "n_steps": 32, "batch_size": 32, "n_epochs": 2, **parameters},
+        normalize=defaults(NORMALIZE),
+        parameters={
+            **defaults(algorithm_settings("sppo")),
+            "n_steps": 32,
+            "batch_size": 32,
+            "n_epochs": 2,
+            **parameters,
+        },
     )
 
 

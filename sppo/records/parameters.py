@@ -1,0 +1,174 @@
+"""What a configuration can say, by Stable-Baselines3's names: values, ranges, defaults.
+
+The only table of the parameters that are the algorithms' own; those of surrogates are their classes'
+(:mod:`sppo.surrogates`). The schema of study files and the flags of ``python -m sppo train`` follow from
+both. A test ties the table to the signatures of the algorithms, which are not imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sppo.parameters import LINEAR, Parameter
+from sppo.surrogates import MDPO, PPO, SMDPO, SPPO, Surrogate, chosen
+
+
+class Setting(NamedTuple):
+    """A parameter and its value if nothing is said: the MuJoCo baseline's, else upstream's default."""
+
+    default: Any
+    parameter: Parameter
+
+
+Settings = dict[str, Setting]
+
+POLICY_KWARGS: Settings = {
+    "net_arch": Setting(
+        [64, 64], Parameter("numbers", "widths of the hidden layers, of policy and value network each")
+    ),
+    "activation_fn": Setting(
+        "tanh", Parameter("choice", "activation of the hidden layers", choices=("tanh", "relu"))
+    ),
+    "ortho_init": Setting(True, Parameter("bool", "orthogonal initialisation (gains sqrt(2), 0.01 and 1)")),
+    "log_std_init": Setting(0.0, Parameter("float", "logarithm of the initial standard deviation")),
+}
+
+#: Of VecNormalize.
+NORMALIZE: Settings = {
+    "observations": Setting(True, Parameter("bool", "normalise observations by running mean and deviation")),
+    "rewards": Setting(True, Parameter("bool", "normalise rewards by the running deviation of the return")),
+    "clip_obs": Setting(10.0, Parameter("float", "clip of normalised observations", low=0, above=True)),
+    "clip_reward": Setting(10.0, Parameter("float", "clip of normalised rewards", low=0, above=True)),
+}
+
+
+def defaults(settings: Settings) -> dict[str, Any]:
+    """The values if nothing is said."""
+    return {name: setting.default for name, setting in settings.items()}
+
+
+def parameters(settings: Settings) -> dict[str, Parameter]:
+    """What the values may be."""
+    return {name: setting.parameter for name, setting in settings.items()}
+
+
+_POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
+_POSITIVE: dict[str, Any] = {"low": 0, "above": True}
+_OFF: dict[str, Any] = {**_POSITIVE, "nullable": True}
+
+# 8 x 256 transitions per batch rather than 1 x 2048, because eight environments share one pass through the
+# policy: the same batch in half the collection time.
+_SHARED: Settings = {
+    "policy": Setting("MlpPolicy", Parameter("choice", "kind of policy", choices=_POLICIES)),
+    "learning_rate": Setting(
+        "lin_0.0003", Parameter("schedule", "Adam's step size; lin_3e-4 decays linearly to 0", low=0)
+    ),
+    "n_steps": Setting(256, Parameter("int", "transitions per environment and batch", low=1)),
+    "batch_size": Setting(64, Parameter("int", "transitions per minibatch", low=2)),
+    "gamma": Setting(0.99, Parameter("float", "discount factor", low=0, high=1)),
+    "gae_lambda": Setting(
+        0.95, Parameter("float", "lambda of generalised advantage estimation", low=0, high=1)
+    ),
+    "normalize_advantage": Setting(True, Parameter("bool", "normalise the advantages of each minibatch")),
+    "use_sde": Setting(False, Parameter("bool", "state-dependent exploration")),
+    "sde_sample_freq": Setting(
+        -1, Parameter("int", "steps between two samples of its noise, -1: once per batch", low=-1)
+    ),
+    "stats_window_size": Setting(
+        100, Parameter("int", "episodes that the logged means are taken over", low=1)
+    ),
+    "policy_kwargs": Setting(
+        defaults(POLICY_KWARGS),
+        Parameter("table", "shape of the networks", table=parameters(POLICY_KWARGS)),
+    ),
+}
+
+_PPO: Settings = {
+    "n_epochs": Setting(10, Parameter("int", "passes over each batch (m)", low=1)),
+    "clip_range_vf": Setting(None, Parameter("schedule", "clip of the value function", **_OFF)),
+    "ent_coef": Setting(0.0, Parameter("float", "weight of the entropy bonus")),
+    "vf_coef": Setting(0.5, Parameter("float", "weight of the value loss", low=0)),
+    "max_grad_norm": Setting(0.5, Parameter("float", "largest norm of a gradient; none: no limit", **_OFF)),
+    "target_kl": Setting(None, Parameter("float", "stop an update beyond this divergence", **_OFF)),
+    "engine": Setting("auto", Parameter("choice", "update loop", choices=("auto", "reference", "fast"))),
+}
+
+_TRPO: Settings = {
+    "cg_max_steps": Setting(15, Parameter("int", "steps of the conjugate gradient method", low=1)),
+    "cg_damping": Setting(0.1, Parameter("float", "damping of the Hessian", low=0)),
+    "line_search_shrinking_factor": Setting(
+        0.8, Parameter("float", "factor of the line search", high=1, **_POSITIVE)
+    ),
+    "line_search_max_iter": Setting(10, Parameter("int", "tries of the line search", low=1)),
+    "n_critic_updates": Setting(10, Parameter("int", "passes of the value network over each batch", low=1)),
+    "target_kl": Setting(0.01, Parameter("float", "trust region (delta)", **_POSITIVE)),
+    "sub_sampling_factor": Setting(1, Parameter("int", "use every n-th transition for the Hessian", low=1)),
+}
+
+#: Class of a study's algorithm -> the parameters that it has whatever its surrogate is.
+CLASSES: dict[str, Settings] = {"sppo": {**_SHARED, **_PPO}, "trpo": {**_SHARED, **_TRPO}}
+
+SURROGATE = Parameter("name", "another surrogate: its name, or package.module:Class")
+_USE_SOFTMAX = Setting(True, Parameter("bool", "linearise the log-ratio (sPPO) instead of the ratio (PPO)"))
+
+
+def surrogate_settings(name: str | None) -> Settings:
+    """What chooses a surrogate and its parameters: of one by name, or of the family's.
+
+    :raises ValueError: if there is none of this name
+    """
+    kinds: tuple[type[Surrogate], ...] = (SPPO, PPO, SMDPO, MDPO)
+    found: Settings = {"use_softmax": _USE_SOFTMAX}
+    if name is not None:
+        kinds = (chosen({"surrogate": name}),)
+        found = {"surrogate": Setting(name, SURROGATE)}
+    for kind in kinds:
+        values = kind.defaults()
+        for key, parameter in kind.parameters().items():
+            found.setdefault(key, Setting(values[key], parameter))
+    return found
+
+
+def algorithm_settings(cls: str, surrogate: str | None = None) -> Settings:
+    """Everything that can be said about an algorithm.
+
+    :raises ValueError: if there is no surrogate of this name
+    """
+    return {**CLASSES[cls], **(surrogate_settings(surrogate) if cls == "sppo" else {})}
+
+
+def surrogate_of(values: Mapping[str, Any], progress: float = 1.0) -> Surrogate:
+    """The surrogate of a run with these parameters, at a remaining progress of its schedules.
+
+    :raises ValueError: if they are possible one by one, but not together
+    """
+    kind = chosen(values)
+
+    def number(value: Any) -> Any:
+        if isinstance(value, str) and value.startswith(LINEAR):
+            return float(value[len(LINEAR) :]) * progress
+        return value
+
+    return kind(**{name: number(values[name]) for name in kind.parameters() if name in values})
+
+
+def check_together(cls: str, values: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    """Refuse values that are possible one by one, but not together.
+
+    :raises ValueError: saying what to change
+    """
+    batch = values["n_steps"] * sizes["n_envs"]
+    if sizes["evaluations"] * batch > sizes["total_timesteps"]:
+        raise ValueError(
+            f"{sizes['evaluations']} evaluations need at least as many batches of {batch} transitions, "
+            f"but total_timesteps = {sizes['total_timesteps']}"
+        )
+    size = values["batch_size"]
+    if size > batch:
+        raise ValueError(f"batch_size = {size} is more than n_steps x n_envs = {batch} transitions")
+    if batch % size:
+        raise ValueError(f"batch_size = {size} does not divide n_steps x n_envs = {batch} transitions")
+    if cls == "sppo":
+        for progress in (1.0, 0.0):
+            surrogate_of(values, progress)

@@ -1,0 +1,146 @@
+"""A run that was ever published is found by its hash, whatever parameters are added later."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import make_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sppo.parameters import Parameter
+from sppo.records import parameters
+from sppo.records.config import RunConfig, same_run
+from sppo.records.parameters import Setting
+from sppo.records.published import completed_runs
+from sppo.records.run_files import BOOKKEEPING, PLAN, RunWriter
+from sppo.records.studies import read_records
+from sppo.study.command import select
+from sppo.study.definition import parse_plan, read_plan
+from sppo.surrogates import family, parameter
+
+PUBLISHED = sorted((Path(__file__).parents[2] / "benchmarks" / "results" / "mujoco").glob("*/runs.csv"))
+NEW = Setting(0.5, Parameter("float", "changes nothing at 0.5"))
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code as it is."""
+
+
+def with_parameters_of_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = (*parameters.CLASSES.values(), parameters.NORMALIZE, parameters.POLICY_KWARGS)
+    for table in tables:
+        monkeypatch.setitem(table, "fictitious", NEW)
+    for table in parameters.CLASSES.values():
+        shape, described = table["policy_kwargs"]
+        monkeypatch.setitem(table, "policy_kwargs", Setting({**shape, "fictitious": 0.5}, described))
+
+
+def with_parameters_of_surrogates(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cell, kind in list(family._TABLE.items()):
+        field = parameter(NEW.default, "float", NEW.parameter.help)
+        extended = make_dataclass(kind.__name__, [("fictitious", float, field)], bases=(kind,), frozen=True)
+        monkeypatch.setitem(family._TABLE, cell, extended)
+        monkeypatch.setattr(parameters, kind.__name__, extended)
+
+
+CODES = [plain, with_parameters_of_classes, with_parameters_of_surrogates]
+
+
+def test_there_are_as_many_as_there_were() -> None:
+    completed = [row for path in PUBLISHED for row in rows(path) if row["status"] == "completed"]
+    assert len(completed) == 430
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parent.name)
+def test_every_published_hash_is_made_again(
+    path: Path, code: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the study's file and from the configuration on record."""
+    code(monkeypatch)
+    planned = {run.directory_name: run for run in read_plan(path.with_name("study.toml")).runs}
+    if code is not plain:
+        assert all("fictitious" in run.parameters for run in planned.values() if run.cls == "sppo")
+    for row in rows(path):
+        stored = json.loads(row["config"])
+        assert row["hash"] in planned
+        assert RunConfig.from_dict(stored).directory_name == row["hash"]
+        assert same_run(planned[row["hash"]].as_dict(), stored)
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parent.name)
+def test_published_runs_are_left_out_of_what_is_to_do(
+    path: Path, code: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`study run --published` finds them, and so does a report."""
+    code(monkeypatch)
+    plan = read_plan(path.with_name("study.toml"))
+    flags = argparse.Namespace(env=None, algorithm=None, seeds=None, where=None, published=path.parent)
+    left = {run.directory_name for run in select(plan, flags)}
+    done = completed_runs(path.parent)
+    assert left | done.keys() == {run.directory_name for run in plan.runs}
+    assert not left & done.keys()
+    assert read_records(path.parent).counts()["completed"] == len(done)
+
+
+TINY = """
+name = "tiny"
+environments = ["CartPole-v1"]
+total_timesteps = 40_960
+[algorithms.one]
+"""
+
+
+def hash_of(line: str) -> str:
+    (run,) = parse_plan(TINY + line, "tiny.toml").runs
+    return run.hash
+
+
+def test_what_makes_a_difference_is_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_parameters_of_classes(monkeypatch)
+    found = {hash_of(line) for line in ("", "fictitious = 0.25", "gamma = 0.9", 'clip_mode = "two-sided"')}
+    assert len(found) == 4
+    assert hash_of("fictitious = 0.5") == hash_of("")
+
+
+def test_ppo_has_one_clip_and_a_symmetric_one() -> None:
+    ppo = {mode: hash_of(f'use_softmax = false\nclip_mode = "{mode}"') for mode in ("one-sided", "two-sided")}
+    assert len(set(ppo.values())) == 1
+    assert hash_of('use_softmax = false\nclip_mode = "symmetric"') not in ppo.values()
+    smdpo = 'clip_range = "none"\neta = 1.0\n'
+    assert hash_of(smdpo + 'clip_mode = "two-sided"') == hash_of(smdpo)
+
+
+def test_new_studies_cut_on_one_side() -> None:
+    (run,) = parse_plan(TINY, "tiny.toml").runs
+    assert run.parameters["clip_mode"] == "one-sided"
+
+
+def test_a_report_knows_runs_from_before_a_parameter_was_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (old,) = parse_plan(TINY, "tiny.toml").runs
+    directory = tmp_path / old.directory_name
+    directory.mkdir()
+    RunWriter(directory, lambda path, data: path.write_bytes(data) and None, lambda: None).config(
+        old, {}, None
+    )
+    with_parameters_of_classes(monkeypatch)
+    (new,) = parse_plan(TINY, "tiny.toml").runs
+    assert new.as_dict() != old.as_dict()
+    entries: list[dict[str, Any]] = [{"hash": new.hash, "config": new.as_dict()}]
+    (tmp_path / BOOKKEEPING).mkdir()
+    (tmp_path / BOOKKEEPING / PLAN).write_text(json.dumps(entries))
+    (run,) = read_records(tmp_path).runs
+    assert run.status == "unfinished", run.error
