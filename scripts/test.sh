@@ -25,4 +25,5 @@ fi
 ruff check .
 ruff format --check .
 mypy
+lint-imports --no-logo
 python -m pytest -n auto -m "not slow and not ray and not browser" "$@"
