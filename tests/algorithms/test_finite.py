@@ -7,6 +7,7 @@ import pickle
 import re
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -335,6 +336,23 @@ def test_a_broken_number_ends_training(cls: Any, what: str, named: str, value: f
     assert model.num_timesteps == 114 + 96
     assert all_finite(model)
     assert "step_wait" not in vars(env)
+
+
+def test_a_checkpoint_of_the_last_good_state_is_written(tmp_path: Path) -> None:
+    """Where checkpoints are on, the iteration that an environment broke can be begun anew."""
+    env = VecNormalize(environments(BrokenEnv(reward={39: math.nan})))
+    model = SPPO("MlpPolicy", env, **SMALL, **NET)
+    with pytest.raises(NonFiniteError, match="the reward of environment 2 is nan"):
+        model.learn(960, sppo.ExactCheckpointCallback(tmp_path / "checkpoints", every=100))
+    (path,) = (tmp_path / "checkpoints").glob("*.last_good")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        again = SPPO.resume(path, env=VecNormalize(environments(BrokenEnv())))
+    assert all(
+        th.equal(a, b) for a, b in zip(model.policy.parameters(), again.policy.parameters(), strict=True)
+    )
+    again.learn(96, reset_num_timesteps=False)
+    assert all_finite(again)
 
 
 @pytest.mark.parametrize("wrapped", NORMALIZE)
