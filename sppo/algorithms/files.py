@@ -4,19 +4,47 @@ from __future__ import annotations
 
 import io
 import pathlib
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import torch as th
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.type_aliases import GymEnv
 
-from sppo.loading.restore import checked, read_weights, require_complete
+from sppo.loading.restore import (
+    checked,
+    fitting_weights,
+    require_complete,
+    schedules_by_value,
+    with_schedules,
+)
 
 SelfSafeLoading = TypeVar("SelfSafeLoading", bound="SafeLoading")
 
 
 class SafeLoading(OnPolicyAlgorithm):
     """Mix-in that reads model files as data, through :mod:`sppo.loading`."""
+
+    def save(
+        self,
+        path: str | pathlib.Path | io.BufferedIOBase,
+        exclude: Iterable[str] | None = None,
+        include: Iterable[str] | None = None,
+    ) -> None:
+        """Save the model, as upstream does.
+
+        Schedules that are functions, but constant or linear, are stored by value besides: ``load`` restores
+        them without running the file's code.
+        """
+        by_value = schedules_by_value(self)
+        stream = io.BytesIO() if by_value else path
+        super().save(stream, exclude, include)
+        if isinstance(stream, io.BytesIO) and by_value:
+            file = open_path(path, "w", verbose=0, suffix="zip")
+            file.write(with_schedules(stream.getvalue(), by_value))
+            if isinstance(path, (str, pathlib.Path)):
+                file.close()
 
     @classmethod
     def load(
@@ -52,9 +80,12 @@ class SafeLoading(OnPolicyAlgorithm):
         exact_match: bool = True,
         device: th.device | str = "auto",
     ) -> None:
-        """Load weights into this model, as upstream does, from a file or a dictionary of them."""
+        """Load weights into this model, as upstream does, from a file or a dictionary of them.
+
+        :raises LoadError: if a file is damaged or its weights do not fit; the model is then as before
+        """
         if not isinstance(load_path_or_dict, dict):
-            load_path_or_dict = read_weights(load_path_or_dict, self)
+            load_path_or_dict = fitting_weights(load_path_or_dict, self, exact_match)
         super().set_parameters(load_path_or_dict, exact_match, device)
 
     def require_complete(self) -> None:

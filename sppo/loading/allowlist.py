@@ -1,7 +1,8 @@
-"""Which classes a file may refer to, found without importing anything that the file names.
+"""Which classes and functions a file may refer to, found without importing anything that the file names.
 
-Two sources: a fixed table of classes from the libraries we depend on, and classes of the user's own that
-the running program has already imported and that derive from the libraries' base classes.
+Two sources: a fixed table of classes from the libraries we depend on, and what the running program has
+already imported: classes of the user's own that derive from the libraries' base classes, and, as schedules,
+functions of one argument.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import sys
 import types
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -22,15 +24,16 @@ from stable_baselines3.common import buffers, policies, torch_layers
 from stable_baselines3.common.sb2_compat import rmsprop_tf_like
 
 from sppo.loading.errors import NotRestorable
+from sppo.loading.pickletree import ATOMS
 
 #: A class of the user's own must derive from one of these.
 BASES: tuple[type, ...] = (th.nn.Module, th.optim.Optimizer, spaces.Space, buffers.BaseBuffer)
 
-#: Packages whose classes are admitted by the table alone: among their many classes are some whose
-#: constructors read files or call their arguments.
+#: Packages whose classes are admitted by the table alone: among their many classes and functions are some
+#: that read files or call their arguments.
 CLOSED_PACKAGES = frozenset(
     {"torch", "torchvision", "torchaudio", "functorch", "numpy", "scipy", "numba", "stable_baselines3"}
-    | {"sb3_contrib", "gymnasium", "gym", "cloudpickle", "tensorboard", "setuptools", "pip"}
+    | {"sb3_contrib", "gymnasium", "gym", "cloudpickle", "tensorboard", "setuptools", "pip", "sppo"}
     | set(sys.stdlib_module_names)
 )
 #: Wrappers that place their contents on other devices.
@@ -58,45 +61,69 @@ def table() -> dict[tuple[str, str], type]:
     return {(cls.__module__, cls.__qualname__): cls for cls in found}
 
 
-def resolve(module: str, name: str) -> type:
-    """The class that a file means by ``module.name``.
+def resolve(module: str, name: str) -> Any:
+    """What a file means by ``module.name``: a class, one of torch's data types, or a function.
 
-    :raises NotRestorable: if it is neither in :func:`table` nor an imported class of the user's own
+    :raises NotRestorable: if it is neither in :func:`table` nor an imported one of the user's own
     """
-    known = table().get((module, name))
+    known = table().get((module, name)) or torch_dtype(module, name)
     if known is not None:
         return known
-    package = module.partition(".")[0]
-    if package in CLOSED_PACKAGES and module != "__main__":
-        raise NotRestorable(f"{module}.{name} is not among the classes that a file may use")
     found = _imported(module, name)
-    if found is None:
+    if isinstance(found, types.FunctionType):
+        code = found.__code__
+        required = code.co_argcount - len(found.__defaults__ or ())
+        if required > 1 or not code.co_argcount or code.co_kwonlyargcount > len(found.__kwdefaults__ or ()):
+            raise NotRestorable(f"{module}.{name} is no function of one argument")
+    elif not any(base in type.__dict__["__mro__"].__get__(found) for base in BASES):
+        raise NotRestorable(f"{module}.{name} derives from no class of torch, Stable-Baselines3 or gymnasium")
+    return found
+
+
+def closure(module: str, name: str, variables: tuple[str, ...], values: list[Any]) -> types.FunctionType:
+    """The function inside another one of the program's own, with the file's numbers in its closure.
+
+    Its code is the program's; the function around it is not called.
+
+    :param name: the qualified name, ``outer.<locals>.inner``
+    :param variables: the names of the closure's variables, as the file has them
+    :param values: their values
+    :raises NotRestorable: if the program has no such function, or it closes over more than plain values
+    """
+    outer = _imported(module, name.partition(".<locals>.")[0])
+    constants = outer.__code__.co_consts if isinstance(outer, types.FunctionType) else ()
+    codes = [part for part in constants if isinstance(part, types.CodeType) and part.co_qualname == name]
+    if len(codes) != 1 or codes[0].co_freevars != variables or not all(isinstance(v, ATOMS) for v in values):
+        raise NotRestorable(f"{module}.{name} is another function in this program")
+    code = codes[0]
+    if code.co_argcount != 1 or code.co_kwonlyargcount or code.co_flags & 0x2AC:
+        # Flags: *args, **kwargs, generators and coroutines.
+        raise NotRestorable(f"{module}.{name} is no function of one argument")
+    return types.FunctionType(
+        code, outer.__globals__, code.co_name, None, tuple(types.CellType(value) for value in values)
+    )
+
+
+def _imported(module: str, name: str) -> Any:
+    """A class or function that is already in memory, looked up without running anybody's ``__getattr__``."""
+    if module.partition(".")[0] in CLOSED_PACKAGES and module != "__main__":
+        raise NotRestorable(f"{module}.{name} is not among the classes that a file may use")
+    found: object = sys.modules.get(module)
+    namespace = object.__getattribute__(found, "__dict__") if isinstance(found, types.ModuleType) else {}
+    *outer, last = name.split(".")
+    for part in outer:
+        # Only classes are walked through: functions and instances lead to everything else.
+        found = None if part.startswith("__") else namespace.get(part)
+        namespace = type.__dict__["__dict__"].__get__(found) if isinstance(found, type) else {}
+    found = None if last.startswith("__") else namespace.get(last)
+    if not isinstance(found, type) and (outer or not isinstance(found, types.FunctionType)):
         raise NotRestorable(
             f"{module}.{name} is not imported: import it before loading, if you know and trust it"
         )
     if (found.__module__, found.__qualname__) != (module, name):
         # Another name for a class of a closed package, say.
         raise NotRestorable(f"{module}.{name} is another name of {found.__module__}.{found.__qualname__}")
-    if not any(base in type.__dict__["__mro__"].__get__(found) for base in BASES):
-        raise NotRestorable(f"{module}.{name} derives from no class of torch, Stable-Baselines3 or gymnasium")
     return found
-
-
-def _imported(module: str, name: str) -> type | None:
-    """``module.name`` if it is already in memory, looked up without running anybody's ``__getattr__``."""
-    found: object = sys.modules.get(module)
-    if not isinstance(found, types.ModuleType):
-        return None
-    namespace = object.__getattribute__(found, "__dict__")
-    for part in name.split("."):
-        if part.startswith("__"):
-            return None
-        found = namespace.get(part)
-        if not isinstance(found, type):
-            # Only classes are walked through: functions and instances lead to everything else.
-            return None
-        namespace = type.__dict__["__dict__"].__get__(found)
-    return found if isinstance(found, type) else None
 
 
 def torch_dtype(module: str, name: str) -> th.dtype | None:

@@ -1,24 +1,30 @@
-"""Reads zip archives from strangers: names, counts and sizes are checked before anything is unpacked.
+"""Reads zip archives from strangers: names, places and sizes are checked before anything is unpacked.
 
-Nothing is ever written to disk; members are read into memory, up to limits that are proportional to the
-size of the file itself, so that a small file cannot ask for a large memory.
+Nothing is ever written to disk; members are read into memory, within the file's budget.
 """
 
 from __future__ import annotations
 
 import io
 import re
+import struct
 import zipfile
 
-from sppo.loading.errors import LoadError
+from sppo.loading.budget import Budget
+from sppo.loading.errors import LoadError, brief
 
-#: An archive may unpack to this multiple of its own size, plus :data:`FREE_BYTES`. Stable-Baselines3
-#: stores its members uncompressed; a model that somebody packed again stays below both.
-MAX_RATIO = 20
-FREE_BYTES = 64 * 2**20
 MAX_MEMBERS = 10_000
 
 _ORDINARY_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\-]*(/[A-Za-z0-9_.][A-Za-z0-9_.\-]*)*")
+_LOCAL_HEADER = struct.Struct("<4s5H3I2H")
+_LOCAL_SIGNATURE = b"PK\x03\x04"
+#: A data descriptor is a checksum and two sizes of 4 or 8 bytes, with or without a signature.
+_DESCRIPTORS = (12, 16, 20, 24)
+
+
+def _name_at(data: bytes, start: int, length: int) -> bytes:
+    """The name in the local header at ``start``."""
+    return data[start + _LOCAL_HEADER.size : start + _LOCAL_HEADER.size + length]
 
 
 class Archive:
@@ -26,18 +32,23 @@ class Archive:
 
     :param data: the archive's bytes
     :param label: what to call it in errors
+    :param budget: the file's
     """
 
-    def __init__(self, data: bytes, label: str) -> None:
+    def __init__(self, data: bytes, label: str, budget: Budget) -> None:
         self._label = label
+        self.budget = budget
         try:
             self._zip = zipfile.ZipFile(io.BytesIO(data))
         except Exception as error:
             # zipfile parses hand-made structures with exceptions of many kinds; all mean the same here.
-            raise LoadError(f"{label}: it is no zip archive, or a damaged one ({error})") from error
+            if data.startswith(_LOCAL_SIGNATURE):
+                raise LoadError(f"{label}: the zip archive is cut short or damaged ({error})") from error
+            raise LoadError(f"{label}: it is no zip archive ({error})") from error
         members = self._zip.infolist()
         if len(members) > MAX_MEMBERS:
             raise LoadError(f"{label}: it has {len(members)} members, more than {MAX_MEMBERS}")
+        self._check_places(data, members)
         self._members: dict[str, zipfile.ZipInfo] = {}
         for member in members:
             self._check_name(member.filename)
@@ -50,20 +61,36 @@ class Archive:
                 raise LoadError(f"{label}: its member {member.filename!r} is packed in an unusual way")
             if not member.is_dir():
                 self._members[member.filename] = member
-        if min((member.header_offset for member in members), default=0) != 0:
-            # Of a torn file, zipfile finds the archive inside one of its members.
-            raise LoadError(f"{label}: it is no zip archive, or a damaged one (it does not start as one)")
-        unpacked = sum(member.file_size for member in members)
-        allowed = MAX_RATIO * len(data) + FREE_BYTES
-        if unpacked > allowed:
-            raise LoadError(
-                f"{label}: its {len(data)} bytes unpack to {unpacked}, more than {MAX_RATIO} times as much"
-            )
+
+    def _check_places(self, data: bytes, members: list[zipfile.ZipInfo]) -> None:
+        """The members must fill the file from its first byte to the directory: nothing hides between."""
+        end, described = 0, False
+        for member in sorted(members, key=lambda member: member.header_offset):
+            name, start = brief(member.filename, 60), member.header_offset
+            if start != end and not (described and start - end in _DESCRIPTORS):
+                if not end and data.startswith(_LOCAL_SIGNATURE):
+                    # Of a torn file, zipfile finds the archive inside one of its members.
+                    raise LoadError(f"{self._label}: the zip archive is cut short: its end is missing")
+                where = "before the archive" if not end else f"before its member {name}"
+                raise LoadError(
+                    f"{self._label}: {abs(start - end)} bytes {where} belong to no member: it is no zip "
+                    "archive alone, but hides something else"
+                )
+            header = data[start : start + _LOCAL_HEADER.size]
+            fields = _LOCAL_HEADER.unpack(header) if len(header) == _LOCAL_HEADER.size else (b"",)
+            named = member.orig_filename.encode(errors="replace")
+            if fields[0] != _LOCAL_SIGNATURE or _name_at(data, start, fields[9]) != named:
+                raise LoadError(f"{self._label}: its member {name} does not lie where its directory says")
+            end = start + _LOCAL_HEADER.size + fields[9] + fields[10] + member.compress_size
+            described = bool(member.flag_bits & 0x8)
+        left = self._zip.start_dir - end
+        if left and not (described and left in _DESCRIPTORS):
+            raise LoadError(f"{self._label}: the zip archive's members do not end where its directory begins")
 
     def _check_name(self, name: str) -> None:
         parts = name.rstrip("/").split("/")
         if ".." in parts or "." in parts or not _ORDINARY_NAME.fullmatch(name.rstrip("/")):
-            raise LoadError(f"{self._label}: it has a member with the unexpected name {name[:80]!r}")
+            raise LoadError(f"{self._label}: it has a member with the unexpected name {brief(name, 80)}")
 
     @property
     def names(self) -> list[str]:
@@ -74,17 +101,13 @@ class Archive:
         """How many bytes a member unpacks to."""
         return self._members[name].file_size
 
-    def read(self, name: str, limit: int | None = None) -> bytes:
-        """A member's bytes, with their checksum verified.
-
-        :param limit: the largest acceptable number of them
-        """
+    def read(self, name: str) -> bytes:
+        """A member's bytes, with their checksum verified."""
         size = self._members[name].file_size
-        if limit is not None and size > limit:
-            raise LoadError(f"{self._label}: its member {name!r} has {size} bytes, more than {limit}")
+        self.budget.memory(size)
         try:
             with self._zip.open(self._members[name]) as member:
-                # zipfile stops at the declared size, so the sum checked above bounds this as well.
+                # zipfile stops at the declared size, which was charged above.
                 data = member.read(size + 1)
         except Exception as error:
             raise LoadError(f"{self._label}: its member {name!r} is damaged ({error})") from error

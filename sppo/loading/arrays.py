@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sppo.loading.errors import NotRestorable
+from sppo.loading.errors import NotRestorable, brief
 from sppo.loading.pickletree import Call, Global
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def _dtype(rebuilder: Rebuilder, call: Call) -> np.dtype:
     code, *_ = rebuilder.arguments(call, 1, 2, 3)
     # The data type of a space of texts is "U0".
     if not isinstance(code, str) or not (_NUMERIC.fullmatch(code) or code == "U0"):
-        raise NotRestorable(f"it holds an array of {str(code)[:20]!r}, which are no numbers")
+        raise NotRestorable(f"it holds an array of {brief(code, 40)}, which are no numbers")
     state = rebuilder.value(rebuilder.state_node(call))
     dtype = np.dtype(code)
     if state is not None:
@@ -45,7 +45,7 @@ def array_from_bytes(rebuilder: Rebuilder, raw: Any, dtype: Any, shape: Any, ord
         raise NotRestorable("it holds an array with a malformed shape")
     if math.prod(shape) * dtype.itemsize != len(raw):
         raise NotRestorable(f"it holds an array of shape {shape} with {len(raw)} bytes")
-    rebuilder.allocate(len(raw))
+    rebuilder.budget.memory(len(raw))
     if dtype.kind == "b":
         # Any other byte than 0 and 1 would make a truth value that NumPy does not expect.
         flat = np.frombuffer(raw, np.uint8) != 0
@@ -56,8 +56,13 @@ def array_from_bytes(rebuilder: Rebuilder, raw: Any, dtype: Any, shape: Any, ord
 
 def _from_buffer(rebuilder: Rebuilder, call: Call) -> np.ndarray:
     rebuilder.state_node(call)
-    raw, dtype, shape, order = rebuilder.arguments(call, 4)
-    return array_from_bytes(rebuilder, raw, dtype, shape, order)
+    raw, dtype, shape, order, *axes = rebuilder.arguments(call, 4, 5)
+    if order != "K":
+        return array_from_bytes(rebuilder, raw, dtype, shape, order)
+    # NumPy 2.3 writes transposed arrays as they lie in memory, with the order of their axes.
+    if not axes or not isinstance(axes[0], tuple) or sorted(axes[0]) != list(range(len(shape))):
+        raise NotRestorable("it holds an array with malformed axes")
+    return array_from_bytes(rebuilder, raw, dtype, shape, "C").transpose(axes[0])
 
 
 def _reconstruct(rebuilder: Rebuilder, call: Call) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""Keeps a file from making the loader build a network far larger than the weights it brings.
+"""What one file may cost, in memory and in work: charged before anything is allocated or done.
 
-A model file says how wide its layers are, and upstream builds the network before it looks at the weights.
-A few bytes could so ask for any amount of memory.
+There is one :class:`Budget` for a whole file, with all archives and pickles inside it. What a file shares
+between many places is charged as often as it is copied.
 """
 
 from __future__ import annotations
@@ -11,71 +11,144 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sppo.loading.errors import LoadError
 
+#: A file may take this multiple of its size in memory, plus :data:`FREE_BYTES`;
+#: honest ones take 10 to 16 times.
+SIZE_FACTOR = 32
+FREE_BYTES = 512 * 2**20
+#: Instructions of pickles, values in JSON texts, and nodes when every shared part counts each time it is
+#: visited. Honest models have some thousands.
+MAX_STEPS = 300_000
 #: Initialising a layer makes a few temporary tensors of its size.
-WEIGHTS_FACTOR = 16
-FREE_BYTES = 128 * 2**20
-FREE_TENSORS = 5_000
+NETWORK_FACTOR = 16
+NETWORK_FREE_BYTES = 64 * 2**20
+#: What a layer's Python objects take.
+TENSOR_BYTES = 4096
+#: What feature extractors take of memory per number of an observation when they try one out.
+TRIAL_BYTES = 128
 MAX_ROLLOUT_BYTES = 8 * 2**30
 
 
-class AllocationBudget(TorchDispatchMode):
-    """Within it, new tensors may take a multiple of a file's weights in memory, and no more.
+class Budget:
+    """What is left of a file's allowance.
 
-    :param weights_bytes: the size of the weights
-    :param label: what to call the file in the error
+    :param file_bytes: the size of the file
+    :param label: what to call it in errors
     """
 
-    def __init__(self, weights_bytes: int, label: str) -> None:
+    def __init__(self, file_bytes: int, label: str) -> None:
+        self.label = label
+        self.bytes = (SIZE_FACTOR - 1) * file_bytes + FREE_BYTES
+        self.steps = MAX_STEPS
+
+    def memory(self, size: int) -> None:
+        """Account for ``size`` bytes that are about to be allocated."""
+        self.bytes -= size
+        if self.bytes < 0:
+            raise LoadError(
+                f"{self.label}: it would take more memory than {SIZE_FACTOR} times its size and "
+                f"{FREE_BYTES >> 20} MiB (if you trust the file, load it with trust=True)"
+            )
+
+    def work(self, steps: int) -> None:
+        """Account for ``steps`` that are about to be done."""
+        self.steps -= steps
+        if self.steps < 0:
+            raise LoadError(
+                f"{self.label}: reading it would take more than {MAX_STEPS} steps, "
+                "so it has too many instructions or values (if you trust it, load it with trust=True)"
+            )
+
+
+class NetworkBudget(TorchDispatchMode):
+    """Within it, new tensors may take a multiple of a file's weights in memory, and no more.
+
+    A file says how wide its layers are, and upstream builds the network before it looks at the weights.
+
+    :param weights_bytes: the size of the weights
+    :param budget: the file's
+    """
+
+    def __init__(self, weights_bytes: int, budget: Budget) -> None:
         super().__init__()
-        self._bytes = WEIGHTS_FACTOR * weights_bytes + FREE_BYTES
-        self._tensors = FREE_TENSORS + weights_bytes // 64
-        self._label = label
+        self._bytes = NETWORK_FACTOR * weights_bytes + NETWORK_FREE_BYTES
+        self._budget = budget
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = zip((parameter.name for parameter in func._schema.arguments), args, strict=False)
         size = next((value for name, value in named if name == "size"), None)
         if isinstance(size, (list, tuple)):
-            self._spend(size)
+            # Eight bytes per element is the most that a layer's type takes; views count as if they were new.
+            needed = 8 * math.prod(int(length) for length in size) + TENSOR_BYTES
+            self._bytes -= needed
+            if self._bytes < 0:
+                raise LoadError(
+                    f"{self._budget.label}: it describes a network far larger than the weights it holds "
+                    "(if you trust the file, load it with trust=True)"
+                )
+            self._budget.memory(needed)
         return func(*args, **(kwargs or {}))
 
-    def _spend(self, size: Any) -> None:
-        # Eight bytes per element is the most that a layer's type takes; views count as if they were new.
-        self._bytes -= 8 * math.prod(int(length) for length in size)
-        self._tensors -= 1
-        if self._bytes < 0 or self._tensors < 0:
-            raise LoadError(
-                f"{self._label}: it describes a network far larger than the weights it holds "
-                "(if you trust the file, load it with trust=True)"
-            )
 
+def charge_model(data: dict[str, Any], n_envs: int, budget: Budget) -> None:
+    """Account for trying out observations and for rollouts, before upstream allocates them.
 
-def check_rollout_size(data: dict[str, Any], n_envs: int, label: str) -> None:
-    """Refuse a rollout buffer of absurd size, before it is allocated."""
-    hidden = 0
-    for name, default in (("lstm_hidden_size", 256), ("n_lstm_layers", 1)):
-        value = (data.get("policy_kwargs") or {}).get(name, default)
-        hidden = max(hidden, 1) * (value if isinstance(value, int) else default)
-    row = _bytes_per_sample(data["observation_space"]) + _bytes_per_sample(data["action_space"]) + 16 * hidden
-    total = int(data.get("n_steps", 2048)) * n_envs * row
-    if total > MAX_ROLLOUT_BYTES:
+    Arrays of zeros take memory only when training fills them: they have a limit of their own.
+
+    :param data: the model's parameters
+    :param n_envs: how many environments it is for
+    :param budget: the file's
+    """
+    observation, action = data["observation_space"], data["action_space"]
+    policy_class, kwargs = data["policy_class"], data.get("policy_kwargs") or {}
+    samples = int(data.get("n_steps", 2048)) * n_envs
+    row = _bytes_per_sample(observation) + _bytes_per_sample(action)
+    if isinstance(policy_class, type) and issubclass(policy_class, RecurrentActorCriticPolicy):
+        sizes = [kwargs.get("lstm_hidden_size", 256), kwargs.get("n_lstm_layers", 1)]
+        row += 16 * math.prod(size if isinstance(size, int) else 1 for size in sizes)
+    if samples * row > MAX_ROLLOUT_BYTES:
         raise LoadError(
-            f"{label}: with n_steps={data.get('n_steps')} and {n_envs} environments its rollouts would take "
-            f"{total / 2**30:.0f} GiB; if that is right, load it with trust=True"
+            f"{budget.label}: with n_steps={data.get('n_steps')} and {n_envs} environments its rollouts "
+            f"would take {samples * row / 2**30:.0f} GiB; if that is right, load it with trust=True"
         )
+    if isinstance(policy_class, type) and issubclass(policy_class, MaskableActorCriticPolicy):
+        # Masks are not zeros but ones.
+        budget.memory(4 * samples * _choices(action))
+    budget.memory(TRIAL_BYTES * _elements(observation))
+
+
+def _parts(space: spaces.Space) -> list[spaces.Space]:
+    """The spaces that a space is composed of, a shared one as often as it occurs."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        inner = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        return [part for child in inner for part in _parts(child)]
+    return [space]
+
+
+def _elements(space: spaces.Space) -> int:
+    return sum(math.prod(part.shape or (1,)) for part in _parts(space))
+
+
+def _choices(space: spaces.Space) -> int:
+    """How many numbers a mask or a one-hot vector has."""
+    total = 0
+    for part in _parts(space):
+        if isinstance(part, spaces.Discrete):
+            total += min(int(part.n), 2**40)
+        elif isinstance(part, spaces.MultiDiscrete):
+            total += int(min(part.nvec.sum(dtype=float), 2.0**40))
+        elif isinstance(part, spaces.MultiBinary):
+            total += 2 * math.prod(part.shape)
+    return total
 
 
 def _bytes_per_sample(space: spaces.Space) -> int:
-    if isinstance(space, spaces.Dict):
-        return sum(_bytes_per_sample(part) for part in space.spaces.values())
-    if isinstance(space, spaces.Tuple):
-        return sum(_bytes_per_sample(part) for part in space.spaces)
-    if isinstance(space, spaces.Discrete):
-        # Action masks and one-hot observations have an element per choice.
-        return 8 + 4 * min(int(space.n), 2**40)
-    if isinstance(space, spaces.MultiDiscrete):
-        return 8 * space.nvec.size + 4 * int(min(space.nvec.sum(dtype=float), 2.0**40))
-    return math.prod(space.shape or (1,)) * np.dtype(space.dtype or np.float32).itemsize
+    arrays = sum(
+        math.prod(part.shape or (1,)) * np.dtype(part.dtype or np.int64).itemsize for part in _parts(space)
+    )
+    return arrays + 4 * _choices(space)

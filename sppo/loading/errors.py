@@ -1,6 +1,14 @@
-"""What can go wrong when a file is read, as exceptions."""
+"""What can go wrong when a file is read, as exceptions; and words for what it holds, which stay short."""
 
 from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
 
 
 def printable(text: str, limit: int = 1000) -> str:
@@ -10,6 +18,35 @@ def printable(text: str, limit: int = 1000) -> str:
     """
     clean = "".join(c if c.isprintable() else " " for c in " ".join(text[: 4 * limit].split()))
     return clean if len(clean) <= limit else clean[: limit - 3] + "..."
+
+
+class _Brief(reprlib.Repr):
+    """Cuts while it writes: the full ``repr`` of a few shared texts can take all memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 4
+        self.maxstring = self.maxother = 80
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() <= 256 else f"<an integer of {x.bit_length()} bits>"
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        if isinstance(x, np.ndarray):
+            return f"array of {x.dtype} {x.shape}" if x.size > 8 else repr(x)
+        if isinstance(x, spaces.Dict):
+            return "Dict" + self.repr_dict(x.spaces, level)
+        if isinstance(x, spaces.Tuple):
+            return "Tuple" + self.repr_tuple(x.spaces, level)
+        if isinstance(x, dict):
+            return self.repr_dict(x, level)
+        # A space of the user's own is printed by the user's method; what that raises, reprlib catches.
+        return super().repr_instance(x, level)
+
+
+def brief(value: Any, limit: int = 100) -> str:
+    """A value in at most ``limit`` characters, made without writing it out in full."""
+    return printable(_Brief().repr(value), limit)
 
 
 class LoadError(ValueError):
@@ -24,3 +61,20 @@ class NotRestorable(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message, 300))
+
+
+@contextmanager
+def refused(label: str, advice: str = "") -> Iterator[None]:
+    """Whatever senseless contents raise inside becomes a :class:`LoadError` that names the file.
+
+    :param label: the file
+    :param advice: what to tell the user besides the reason
+    """
+    try:
+        yield
+    except LoadError:
+        raise
+    except Exception as reason:
+        # The libraries refuse senseless values with exceptions of every kind, MemoryError included.
+        what = str(reason) or type(reason).__name__
+        raise LoadError(f"{label}: {printable(what, 500)}{advice}") from reason

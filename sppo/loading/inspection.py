@@ -7,17 +7,14 @@ import zipfile
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
-
-import torch as th
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sppo.loading import vec_normalize
-from sppo.loading.archive import Archive
-from sppo.loading.errors import LoadError, NotRestorable, printable
-from sppo.loading.model_file import ModelFile, entries, pickled, read_model_file
-from sppo.loading.pickletree import ATOMS, Call, Global, Pairs, Tree, parse
-from sppo.loading.rebuild import BUILDERS, Rebuilder, canonical
+from sppo.loading.budget import Budget
+from sppo.loading.errors import LoadError, NotRestorable, brief, printable, refused
+from sppo.loading.model_file import ModelFile, read_model_file, settable
+from sppo.loading.pickletree import Call, Global, Pairs, Tree, parse
+from sppo.loading.rebuild import BUILDERS, Rebuilder, canonical, setters
+from sppo.loading.tensors import tensors_in
 
 #: How cloudpickle writes functions and classes with their code, and the calls that belong to it.
 _BY_VALUE = {"cloudpickle._make_function", "cloudpickle._make_skeleton_class"}
@@ -50,40 +47,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = parser.parse_args(argv).file
     try:
         lines, complete = report(path.read_bytes(), str(path))
-    except (OSError, LoadError) as error:
-        print(printable(str(error), 2000))
+    except OSError as error:
+        print(printable(f"{path}: it cannot be read: {error.strerror or error}", 2000))
+        return 1
+    except LoadError as error:
+        print(printable(f"{error}", 2000))
         return 1
     print("\n".join(lines))
     return 0 if complete else 1
 
 
 def report(raw: bytes, label: str) -> tuple[list[str], bool]:
-    """The lines of the report, and whether everything in the file can be restored safely."""
-    if zipfile.is_zipfile(BytesIO(raw)):
-        return _model_report(raw, label)
-    return _pickle_report(raw, label)
+    """The lines of the report, and whether everything in the file can be restored safely.
+
+    :raises LoadError: if the file is damaged, or something else than it seems
+    """
+    with refused(label):
+        if zipfile.is_zipfile(BytesIO(raw)) or raw.startswith(b"PK\x03\x04"):
+            return _model_report(raw, label)
+        return _pickle_report(raw, label)
 
 
 def _model_report(raw: bytes, label: str) -> tuple[list[str], bool]:
-    found = read_model_file(raw, label, OnPolicyAlgorithm)
-    archive = Archive(raw, label)
+    # Here, because the algorithms import this package.
+    from sppo import SPPO, MaskableSPPO, RecurrentSPPO
+
+    found = read_model_file(raw, label, settable(SPPO, MaskableSPPO, RecurrentSPPO), ignore=False)
     lines = [f"{label}: a model saved by Stable-Baselines3 {printable(found.version, 20)}", "", "members"]
-    lines += [f"  {name:<28} {archive.size(name):>12,} bytes" for name in archive.names]
+    lines += [f"  {name:<28} {size:>12,} bytes" for name, size in found.members.items()]
     lines += ["", "weights (read as numbers only)"]
     for name, values in found.weights.items():
-        tensors = _tensors(values)
+        tensors = list(tensors_in(values))
         lines.append(f"  {name:<28} {len(tensors)} tensors, {sum(t.numel() for t in tensors):,} numbers")
-    data = entries(archive, label)
     lines += ["", "entries"]
-    lines += [_entry_line(key, found) for key in data]
+    lines += [_entry_line(key, found) for key in found.entries]
     lines += [f"  {printable(part, 80)}: a new one would be used" for part in found.replaced]
-    calls: list[str] = []
-    for key, item in data.items():
-        try:
-            pickle = pickled(item)
-            calls += [f"  {printable(key, 28):<28} {c}" for c in suspicious(parse(pickle))] if pickle else []
-        except ValueError as error:
-            calls.append(f"  {printable(key, 28):<28} unreadable: {printable(str(error), 100)}")
+    calls = [f"  {name[:28]:<28} {call}" for name, tree in found.trees.items() for call in suspicious(tree)]
     if found.data.get("tensorboard_log"):
         folder = printable(str(found.data["tensorboard_log"]), 200)
         lines += ["", f"Training on would write TensorBoard logs to {folder}"]
@@ -91,10 +90,8 @@ def _model_report(raw: bytes, label: str) -> tuple[list[str], bool]:
 
 
 def _pickle_report(raw: bytes, label: str) -> tuple[list[str], bool]:
-    try:
-        tree = parse(raw)
-    except (ValueError, RecursionError) as error:
-        raise LoadError(f"{label}: neither a zip archive nor a readable pickle ({error})") from error
+    with refused(label, " (it is neither a zip archive nor a readable pickle)"):
+        tree = parse(raw, Budget(len(raw), label))
     calls = [f"  {call}" for call in suspicious(tree)]
     try:
         restored = Rebuilder(tree, vec_normalize.BUILDERS).root()
@@ -102,7 +99,7 @@ def _pickle_report(raw: bytes, label: str) -> tuple[list[str], bool]:
         return [f"{label}: a pickle that is not restored: {reason}", *_verdict(calls, True)], False
     lines = [f"{label}: a pickled {type(restored).__name__}", "", "attributes"]
     for key, value in getattr(restored, "__dict__", {}).items():
-        lines.append(f"  {key:<28} {shown(value)}")
+        lines.append(f"  {printable(key, 28):<28} {brief(value)}")
     return lines + _verdict(calls, False), not calls
 
 
@@ -113,9 +110,9 @@ def _entry_line(key: str, found: ModelFile) -> str:
         return f"  {name:<28} LEFT OUT  {printable(reason, 200)}"
     if key not in found.data:
         return f"  {name:<28} ignored   (set up anew)"
-    line = f"  {name:<28} restored  {shown(found.data[key])}"
-    inside = [part for part in found.left_out if part.startswith(f"{key}.")]
-    return "\n".join([line, *(_entry_line(part, found) for part in inside)])
+    line = f"  {name:<28} restored  {brief(found.data[key])}"
+    inside = [part for part in found.left_out if part.startswith("policy_kwargs.")]
+    return "\n".join([line, *(_entry_line(part, found) for part in inside if key == "policy_kwargs")])
 
 
 def _verdict(calls: list[str], left_out: bool) -> list[str]:
@@ -129,18 +126,25 @@ def _verdict(calls: list[str], left_out: bool) -> list[str]:
 
 def suspicious(tree: Tree) -> list[str]:
     """The calls and imports of a pickle that do more than make values, in words."""
-    by_value = [call for call in tree.calls if _name(call) in _BY_VALUE]
-    found = [_by_value(call, tree) for call in by_value]
+    names = [_name(call) for call in tree.calls]
+    states = setters(tree)
+    found = [
+        _by_value(call, name, states.get(id(call)))
+        for call, name in zip(tree.calls, names, strict=True)
+        if name in _BY_VALUE
+    ]
     # The other calls that make a function belong to the one that was just listed.
-    quiet = _HARMLESS | _BY_VALUE | (_PARTS if by_value else set())
-    found += [describe(call) for call in tree.calls if _name(call) not in quiet]
+    quiet = _HARMLESS | _BY_VALUE | (_PARTS if found else set())
+    found += [describe(call) for call, name in zip(tree.calls, names, strict=True) if name not in quiet]
     called = {id(call.function) for call in tree.calls}
-    for name in tree.globals:
-        if id(name) not in called and canonical(name) not in quiet | _TYPES:
+    imported = {str(name): name for name in tree.globals if id(name) not in called}
+    quiet |= _TYPES
+    for text, name in imported.items():
+        if canonical(name) not in quiet:
             try:
-                Rebuilder(Tree(name, (), (), 0, 0)).root()
+                Rebuilder(Tree(name, (), (), tree.budget)).root()
             except NotRestorable:
-                found.append(f"imports {printable(str(name), 100)}")
+                found.append(f"imports {printable(text, 100)}")
     found = list(dict.fromkeys(found))
     more = [f"... and {len(found) - _MAX_LISTED} more"] if len(found) > _MAX_LISTED else []
     return found[:_MAX_LISTED] + more
@@ -155,37 +159,21 @@ def _name(call: Call) -> str:
     return canonical(function) if isinstance(function, Global) else ""
 
 
-def _by_value(call: Call, tree: Tree) -> str:
+def _by_value(call: Call, name: str, state: object) -> str:
     """A function or class that comes with its code, in words."""
-    arguments = call.args if isinstance(call.args, tuple) else ()
-    texts = [part for part in arguments if isinstance(part, str)]
-    state = Rebuilder(Tree(None, tree.calls, (), 0, 0)).setters.get(id(call))
+    texts = (
+        [part[:100] for part in call.args if isinstance(part, str)] if isinstance(call.args, tuple) else []
+    )
     slots = state[1] if isinstance(state, tuple) and len(state) == 2 else None
     if isinstance(slots, Pairs):
-        named = {key: item for key, item in slots.pairs if isinstance(key, str)}
-        texts = [str(named[key]) for key in ("__module__", "__qualname__") if key in named] or texts
-    kind = "class" if _name(call) == "cloudpickle._make_skeleton_class" else "function"
-    return f"the {kind} {printable('.'.join(texts), 100)}, with its code"
+        named = {key: part for key, part in slots.pairs if isinstance(key, str) and isinstance(part, str)}
+        texts = [named[key][:100] for key in ("__module__", "__qualname__") if key in named] or texts
+    kind = "class" if name == "cloudpickle._make_skeleton_class" else "function"
+    return f"the {kind} {printable('.'.join(texts[:2]), 100)}, with its code"
 
 
 def describe(call: Call) -> str:
     """A call in words, with the plain ones of its arguments."""
-    arguments = call.args if isinstance(call.args, tuple) else ()
-    texts = [repr(arg) if isinstance(arg, ATOMS) else "..." for arg in arguments[:4]]
+    arguments = call.args[:4] if isinstance(call.args, tuple) else ()
+    texts = [brief(part) if isinstance(part, (str, bytes, int, float)) else "..." for part in arguments]
     return f"calls {printable(str(call), 100)}({printable(', '.join(texts), 100)})"
-
-
-def shown(value: Any) -> str:
-    """A value in short."""
-    try:
-        return printable(repr(value), 100)
-    except Exception:
-        # A space of the user's own is printed by the user's method, which may not like its contents.
-        return f"<{type(value).__name__}>"
-
-
-def _tensors(value: Any) -> list[th.Tensor]:
-    if isinstance(value, th.Tensor):
-        return [value]
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    return [tensor for part in parts for tensor in _tensors(part)]

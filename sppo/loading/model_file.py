@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import inspect
 import io
 import json
 import pathlib
@@ -20,38 +21,59 @@ from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 from sppo.loading.archive import Archive
+from sppo.loading.budget import Budget
 from sppo.loading.errors import LoadError, NotRestorable, printable
-from sppo.loading.pickletree import ATOMS, MAX_OPCODES, Pairs, parse
+from sppo.loading.pickletree import ATOMS, Pairs, Tree, parse
 from sppo.loading.rebuild import Rebuilder
-from sppo.loading.schedules import SCHEDULES
+from sppo.loading.schedules import SCHEDULE_KEYS, SCHEDULES, StoredSchedule
 from sppo.loading.tensors import read_tensors
 
-MAX_DATA_BYTES = 64 * 2**20
-#: Values in the JSON text; each may take a hundred times the bytes that it has there.
-MAX_JSON_VALUES = 500_000
-
-SCHEDULE_KEYS = frozenset({"learning_rate", "clip_range", "clip_range_vf", "eta"})
-#: Set up anew whenever a model is built: a file has no say in them.
-REBUILT_KEYS = frozenset(
-    {"policy", "device", "env", "replay_buffer", "rollout_buffer", "_vec_normalize_env", "_logger"}
-    | {"_custom_logger", "logger", "lr_schedule", "_last_lstm_states", "_finite_guard"}
+#: What a file may set besides the parameters of ``__init__``: upstream's attributes of a model in training.
+TRAINING_STATE = frozenset(
+    {"policy_class", "observation_space", "action_space", "n_envs", "_stats_window_size", "_left_out"}
+    | {"num_timesteps", "_total_timesteps", "_num_timesteps_at_start", "_current_progress_remaining"}
+    | {"_episode_num", "_n_updates"}
 )
 #: The state of a run in progress: training goes on without it.
-RUN_STATE_KEYS = frozenset(
+RUN_STATE = frozenset(
     {"_last_obs", "_last_original_obs", "_last_episode_starts", "ep_info_buffer", "ep_success_buffer"}
     | {"start_time", "action_noise"}
 )
-REQUIRED_KEYS = ("policy_class", "observation_space", "action_space", "policy_kwargs")
+#: Set up anew whenever a model is built: a file has no say in them, though honest ones hold some.
+REBUILT = frozenset(
+    {"policy", "device", "env", "replay_buffer", "rollout_buffer", "_vec_normalize_env", "_logger"}
+    | {"_custom_logger", "logger", "lr_schedule", "_last_lstm_states", "self", "args", "kwargs"}
+    | {"_init_setup_model"}
+)
+REQUIRED = ("policy_class", "observation_space", "action_space", "policy_kwargs")
 #: Parts of ``policy_kwargs`` that only training needs.
 TRAINING_KWARGS = ("optimizer_class", "optimizer_kwargs")
+#: Where a model's schedules are stored by value, beside the functions that upstream's loader would run.
+SCHEDULES_MEMBER = "sppo_schedules.json"
 
-_INTEGERS = frozenset(
-    {"n_steps", "n_envs", "batch_size", "n_epochs", "num_timesteps", "_total_timesteps", "verbose"}
-    | {"_num_timesteps_at_start", "_episode_num", "_n_updates", "sde_sample_freq", "_stats_window_size"}
-)
-_NUMBERS = frozenset(
-    {"gamma", "gae_lambda", "ent_coef", "vf_coef", "max_grad_norm", "_current_progress_remaining"}
-)
+_WHOLE = (int, np.integer)
+_NUMBER = (int, float, np.integer, np.floating)
+#: key -> what its value must be, in types and in words
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("observation_space", "action_space"), ((spaces.Space,), "it is no space")),
+    **dict.fromkeys(
+        SCHEDULE_KEYS, ((*_NUMBER, type(None), *SCHEDULES), "it is neither a number nor a schedule")
+    ),
+    **dict.fromkeys(
+        {"n_steps", "n_envs", "batch_size", "n_epochs", "num_timesteps", "_total_timesteps", "verbose"}
+        | {"_num_timesteps_at_start", "_episode_num", "_n_updates", "sde_sample_freq", "_stats_window_size"},
+        (_WHOLE, "it is no integer of a sensible size"),
+    ),
+    **dict.fromkeys(
+        ("gamma", "gae_lambda", "ent_coef", "vf_coef", "max_grad_norm", "_current_progress_remaining"),
+        (_NUMBER, "it is no number"),
+    ),
+    **dict.fromkeys(
+        ("tensorboard_log", "clip_mode", "engine"), ((str, pathlib.PurePath, type(None)), "it is no text")
+    ),
+    **dict.fromkeys(("seed",), ((*_WHOLE, type(None)), "it is no integer")),
+    **dict.fromkeys(("use_sde", "normalize_advantage", "use_softmax"), ((bool, np.bool_), "it is no bool")),
+}
 #: key -> the class that it must be, or derive from
 _CLASSES: dict[str, type] = {
     "policy_class": BasePolicy,
@@ -61,7 +83,6 @@ _CLASSES: dict[str, type] = {
     "activation_fn": th.nn.Module,
 }
 _PLAIN = (*ATOMS, np.ndarray, np.generic, np.dtype, th.device, th.dtype, pathlib.PurePath, spaces.Space)
-_ATTRIBUTE = re.compile(r"(?!__)[A-Za-z_][A-Za-z0-9_]*")
 _WEIGHTS_MEMBER = re.compile(r"((?!__)[A-Za-z_][A-Za-z0-9_]*(\.(?!__)[A-Za-z_][A-Za-z0-9_]*)*)\.pth")
 _VARIABLES_MEMBERS = ("pytorch_variables", "tensors")
 
@@ -71,11 +92,19 @@ class ModelFile:
     """What a model's file holds, as far as it can be restored without running its code."""
 
     label: str
+    budget: Budget
+    #: what it may set, see :func:`settable`
+    names: frozenset[str]
     data: dict[str, Any] = field(default_factory=dict)
     #: name -> why it was not restored
     left_out: dict[str, str] = field(default_factory=dict)
     #: parts for which there is a fresh default, in words
     replaced: list[str] = field(default_factory=list)
+    #: name -> parsed pickle, of all entries that have one and are not ignored
+    trees: dict[str, Tree] = field(default_factory=dict)
+    entries: list[str] = field(default_factory=list)
+    #: name -> size
+    members: dict[str, int] = field(default_factory=dict)
     #: name -> weights or optimizer state
     weights: dict[str, Any] = field(default_factory=dict)
     variables: dict[str, Any] | None = None
@@ -95,108 +124,126 @@ def read_bytes(path: str | pathlib.Path | io.BufferedIOBase, suffix: str) -> tup
             file.close()
 
 
-def entries(archive: Archive, label: str) -> dict[str, Any]:
-    """The ``data`` member's JSON object."""
-    if "data" not in archive.names:
-        raise LoadError(f"{label}: it has no member 'data', so it is no model of Stable-Baselines3")
-    raw = archive.read("data", MAX_DATA_BYTES)
-    if sum(raw.count(separator) for separator in (b",", b"[", b"{")) > MAX_JSON_VALUES:
-        raise LoadError(f"{label}: its member 'data' has more than {MAX_JSON_VALUES} values")
-    try:
-        data = json.loads(raw.decode())
-    except (ValueError, RecursionError) as error:
-        raise LoadError(f"{label}: its member 'data' is no JSON text ({error})") from error
-    if not isinstance(data, dict):
-        raise LoadError(f"{label}: its member 'data' is no JSON object")
-    return data
-
-
-def pickled(item: Any) -> bytes | None:
-    """The pickle inside an entry of ``data``, or ``None`` if the entry is plain JSON.
-
-    :raises ValueError: if the entry is malformed
-    """
-    if not isinstance(item, dict) or ":serialized:" not in item:
-        return None
-    return base64.b64decode(item[":serialized:"], validate=True)
+def settable(*classes: type) -> frozenset[str]:
+    """The attributes of a model that a file may set: parameters of ``__init__`` and the training state."""
+    names = set(TRAINING_STATE | RUN_STATE)
+    for cls in classes:
+        for base in cls.__mro__[:-1]:
+            if "__init__" in vars(base):
+                names |= set(inspect.signature(vars(base)["__init__"]).parameters)
+    return frozenset(names - REBUILT)
 
 
 def read_model_file(
-    raw: bytes, label: str, cls: type, given: frozenset[str] = frozenset(), with_data: bool = True
+    raw: bytes,
+    label: str,
+    names: frozenset[str],
+    given: frozenset[str] = frozenset(),
+    with_data: bool = True,
+    ignore: bool = True,
 ) -> ModelFile:
     """Read a model's file.
 
     :param raw: the file's bytes
     :param label: its name, for errors
-    :param cls: the class of the model to be
+    :param names: what the file may set, see :func:`settable`
     :param given: entries that the caller replaces; they are not looked at
     :param with_data: whether to read more than the weights
+    :param ignore: whether to skip the pickles of entries that will not be restored
     :raises LoadError: if the file is damaged
     """
-    archive = Archive(raw, label)
-    found = ModelFile(label)
+    budget = Budget(len(raw), label)
+    archive = Archive(raw, label, budget)
+    found = ModelFile(label, budget, names, members={name: archive.size(name) for name in archive.names})
     if with_data:
-        _read_data(archive, found, cls, given)
+        by_value = _json(archive, SCHEDULES_MEMBER, label) if SCHEDULES_MEMBER in archive.names else {}
+        for key, item in _json(archive, "data", label).items():
+            found.entries.append(key)
+            if key in given:
+                # Upstream replaces only what the file mentions.
+                found.data[key] = None
+            else:
+                _read_entry(found, key, item, by_value.get(key), ignore)
     for name in archive.names:
         if name.endswith(".pth"):
             _read_weights(archive, name, found)
     for name, attribute in (("_stable_baselines3_version", "version"), ("system_info.txt", "system_info")):
         if name in archive.names:
-            text = archive.read(name, 2**16).decode(errors="replace")
+            text = archive.read(name)[: 2**16].decode(errors="replace")
             # Control characters could rewrite what a terminal shows.
             setattr(found, attribute, "".join(c for c in text if c.isprintable() or c == "\n").strip())
     return found
+
+
+def _json(archive: Archive, member: str, label: str) -> dict[str, Any]:
+    """The JSON object in a member."""
+    if member not in archive.names:
+        raise LoadError(f"{label}: it has no member {member!r}, so it is no model of Stable-Baselines3")
+    raw = archive.read(member)
+    values = sum(raw.count(separator) for separator in (b",", b"[", b"{"))
+    archive.budget.work(values)
+    archive.budget.memory(3 * len(raw) + 200 * values)
+    try:
+        data = json.loads(raw.decode())
+    except (ValueError, RecursionError) as error:
+        raise LoadError(f"{label}: its member {member!r} is no JSON text ({error})") from error
+    if not isinstance(data, dict):
+        raise LoadError(f"{label}: its member {member!r} is no JSON object")
+    return data
+
+
+def _read_entry(found: ModelFile, key: str, item: Any, by_value: Any, ignore: bool) -> None:
+    """One attribute of the model, restored or left out."""
+    name = printable(key, 80)
+    wanted = key in found.names
+    try:
+        if isinstance(item, dict) and ":serialized:" in item and (wanted or not ignore):
+            found.budget.memory(len(item[":serialized:"]))
+            pickle = base64.b64decode(item[":serialized:"], validate=True)
+            found.trees[name] = parse(pickle, found.budget)
+        if wanted:
+            found.data[key] = _value(found, key, item, by_value)
+        elif key not in REBUILT:
+            raise NotRestorable("it is neither a parameter of the model nor part of its training state")
+    except LoadError:
+        raise
+    except (NotRestorable, ValueError, TypeError, RecursionError) as reason:
+        found.left_out[name] = printable(str(reason), 300)
+
+
+def _value(found: ModelFile, key: str, item: Any, by_value: Any) -> Any:
+    """What an entry stands for, checked."""
+    tree = found.trees.get(key)
+    if tree is None:
+        value = item
+    elif key in SCHEDULE_KEYS and isinstance(by_value, dict):
+        value = StoredSchedule(**by_value)
+    else:
+        rebuilder = Rebuilder(tree)
+        if key == "policy_kwargs" and isinstance(tree.root, Pairs):
+            _drop_training_kwargs(rebuilder, tree.root, found)
+        value = rebuilder.root()
+        found.replaced += [f"{key}: {part}" for part in rebuilder.replaced]
+    check_entry(key, value)
+    return value
 
 
 def _read_weights(archive: Archive, name: str, found: ModelFile) -> None:
     named = _WEIGHTS_MEMBER.fullmatch(name)
     if named is None:
         raise LoadError(f"{found.label}: it has a member with the unexpected name {name!r}")
-    raw = archive.read(name)
-    found.weights_bytes += len(raw)
-    values = read_tensors(raw, f"{found.label}, member {name}")
+    values, size = read_tensors(archive.read(name), f"{found.label}, member {name}", found.budget)
+    found.weights_bytes += size
     if named[1] not in _VARIABLES_MEMBERS:
         if not isinstance(values, dict):
             raise LoadError(f"{found.label}: its member {name!r} holds no weights")
         found.weights[named[1]] = values
     elif values:
-        valid = isinstance(values, dict) and all(
-            _ATTRIBUTE.fullmatch(str(key)) and isinstance(value, (th.Tensor, type(None)))
-            for key, value in values.items()
-        )
-        if not valid:
+        if not isinstance(values, dict) or not all(
+            isinstance(v, (th.Tensor, type(None))) for v in values.values()
+        ):
             raise LoadError(f"{found.label}: its member {name!r} holds no tensors by name")
         found.variables = values
-
-
-def _read_data(archive: Archive, found: ModelFile, cls: type, given: frozenset[str]) -> None:
-    opcodes = MAX_OPCODES
-    rebuilt = REBUILT_KEYS | _never_saved(cls)
-    for key, item in entries(archive, found.label).items():
-        if key in given:
-            # Upstream replaces only what the file mentions.
-            found.data[key] = None
-            continue
-        if key in rebuilt:
-            continue
-        try:
-            _check_attribute(cls, key)
-            raw = pickled(item)
-            if raw is None:
-                value = item
-            else:
-                tree = parse(raw, max_opcodes=opcodes)
-                opcodes -= tree.opcodes
-                rebuilder = Rebuilder(tree)
-                if key == "policy_kwargs" and isinstance(tree.root, Pairs):
-                    _drop_training_kwargs(rebuilder, tree.root, found)
-                value = rebuilder.root()
-                found.replaced += [f"{key}: {part}" for part in rebuilder.replaced]
-            check_entry(key, value)
-        except (NotRestorable, ValueError, TypeError, RecursionError) as reason:
-            found.left_out[printable(key, 80)] = printable(str(reason), 300)
-        else:
-            found.data[key] = value
 
 
 def require_essentials(found: ModelFile) -> None:
@@ -204,7 +251,7 @@ def require_essentials(found: ModelFile) -> None:
 
     :raises LoadError: naming what is missing, and how to give it
     """
-    for key in REQUIRED_KEYS:
+    for key in REQUIRED:
         if key in found.left_out:
             raise LoadError(
                 f"{found.label}: {key} cannot be restored without running the file's code: "
@@ -218,7 +265,7 @@ def require_essentials(found: ModelFile) -> None:
 def _drop_training_kwargs(rebuilder: Rebuilder, kwargs: Pairs, found: ModelFile) -> None:
     """Take the optimizer out of ``policy_kwargs`` if it cannot be restored: prediction needs none."""
     for key, node in kwargs.pairs:
-        if key in TRAINING_KWARGS:
+        if isinstance(key, str) and key in TRAINING_KWARGS:
             try:
                 check_keyword(key, rebuilder.value(node))
             except NotRestorable as reason:
@@ -227,47 +274,28 @@ def _drop_training_kwargs(rebuilder: Rebuilder, kwargs: Pairs, found: ModelFile)
         kwargs.pairs[:] = [pair for pair in kwargs.pairs if pair[0] not in TRAINING_KWARGS]
 
 
-def _never_saved(cls: type) -> set[str]:
-    """What the class itself leaves out of its files: an honest file has none of it."""
-    try:
-        return set(cls._excluded_save_params(object.__new__(cls)))  # type: ignore[attr-defined]
-    except (TypeError, AttributeError):
-        return set()
-
-
-def _check_attribute(cls: type, key: str) -> None:
-    """Refuse names that would replace a method or property of the model."""
-    if not _ATTRIBUTE.fullmatch(key):
-        raise NotRestorable("it is not the name of a parameter")
-    if hasattr(cls, key) and not isinstance(getattr(cls, key), ATOMS):
-        raise NotRestorable("it would replace a part of the program")
-
-
 def check_entry(key: str, value: Any) -> None:
     """Refuse a value that is not of the kind that the model's parameter ``key`` is for.
 
     :raises NotRestorable: if it is not
     """
-    if key in ("policy_class", "rollout_buffer_class"):
+    if key in _KINDS:
+        kinds, complaint = _KINDS[key]
+        number: Any = value
+        if not isinstance(value, kinds) or (kinds is _WHOLE and not -1 <= number < 2**62):
+            raise NotRestorable(complaint)
+    elif key in _CLASSES:
         if value is not None and not (isinstance(value, type) and issubclass(value, _CLASSES[key])):
             raise NotRestorable(f"it is no subclass of {_CLASSES[key].__name__}")
-    elif key in ("observation_space", "action_space"):
-        if not isinstance(value, spaces.Space):
-            raise NotRestorable("it is no space")
-    elif key in SCHEDULE_KEYS:
-        if not isinstance(value, (int, float, np.integer, np.floating, type(None), *SCHEDULES)):
-            raise NotRestorable("it is neither a number nor a schedule")
-    elif key in _INTEGERS:
-        if not isinstance(value, (int, np.integer)) or not -1 <= value < 2**62:
-            raise NotRestorable("it is no integer of a sensible size")
-    elif key in _NUMBERS:
-        if not isinstance(value, (int, float, np.integer, np.floating)):
-            raise NotRestorable("it is no number")
     elif key in ("policy_kwargs", "rollout_buffer_kwargs"):
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
             raise NotRestorable("it is no dictionary of keyword arguments")
         for name, part in value.items():
             check_keyword(name, part)
+    elif key == "_left_out":
+        texts = [*value.keys(), *value.values()] if isinstance(value, dict) else [None]
+        if len(texts) > 100 or not all(isinstance(text, str) for text in texts):
+            raise NotRestorable("it is no list of parts that were left out")
     else:
         check_plain(value)
 
@@ -279,12 +307,12 @@ def check_keyword(name: str, value: Any) -> None:
     """
     base = _CLASSES.get(name, object)
     if isinstance(value, type) and not issubclass(value, base):
-        raise NotRestorable(f"{name} is no subclass of {base.__name__}")
+        raise NotRestorable(f"{printable(name, 40)} is no subclass of {base.__name__}")
     check_plain(value, type)
 
 
 def check_plain(value: Any, *kinds: type) -> None:
-    """Refuse anything but numbers, texts, arrays, spaces and schedules, in containers or not."""
+    """Refuse anything but numbers, texts, arrays and spaces, in containers or not."""
     waiting = [value]
     while waiting:
         part = waiting.pop()
@@ -292,5 +320,5 @@ def check_plain(value: Any, *kinds: type) -> None:
             waiting.extend(part)
         elif isinstance(part, dict):
             waiting.extend(part.values())
-        elif not isinstance(part, (*_PLAIN, *SCHEDULES, *kinds)):
+        elif not isinstance(part, (*_PLAIN, *kinds)):
             raise NotRestorable(f"it holds an unexpected {type(part).__name__}")

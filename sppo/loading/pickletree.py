@@ -6,8 +6,10 @@ the program's stack and memo, but where an unpickler would look up a name it pus
 where it would call something it pushes a :class:`Call`. :mod:`sppo.loading.rebuild` then makes objects of
 those calls that it knows, each with a constructor of its own that checks its arguments.
 
-The reader's memory is bounded by the length of the stream: lengths that the stream declares are checked
-against what it holds before anything is allocated, and the memo is a dictionary.
+Python's own ``Unpickler`` with a ``find_class`` that returns inert recorders would run nothing either, but
+it builds dictionaries and sets while it reads, and so hashes their keys: 126 bytes of nested tuples keep it
+busy for ever, and what is a key can be known only by running the stack. ``pickletools`` takes the stream
+apart here (and checks every length that it declares); the machine on top of it is this module.
 """
 
 from __future__ import annotations
@@ -18,18 +20,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sppo.loading.errors import NotRestorable
+from sppo.loading.budget import Budget
+from sppo.loading.errors import NotRestorable, brief
 
 #: An atom (``None``, ``bool``, ``int``, ``float``, ``str``, ``bytes``), a ``list`` or ``tuple`` of nodes,
 #: or one of the classes below.
 Node = Any
 
 ATOMS = (type(None), bool, int, float, str, bytes)
-#: An instruction of one byte can make an object of a few hundred: this bounds the objects of one file.
-MAX_OPCODES = 200_000
-#: Nodes of the tree when every shared part is counted as often as it occurs: a few bytes of pickle can
-#: otherwise stand for a structure that no memory holds.
-MAX_EXPANDED = 1_000_000
+#: An instruction of one byte can make an object of a few hundred.
+_BYTES_PER_OPCODE = 256
 
 
 @dataclass(eq=False, slots=True)
@@ -40,7 +40,7 @@ class Global:
     name: str
 
     def __str__(self) -> str:
-        return f"{self.module}.{self.name}"
+        return f"{self.module[:200]}.{self.name[:200]}"
 
 
 @dataclass(eq=False, slots=True)
@@ -77,7 +77,9 @@ class Call:
     pairs: list[tuple[Node, Node]] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return str(self.function) if isinstance(self.function, (Global, Call)) else repr(self.function)[:60]
+        # Calls of calls of calls may be nested deeper than Python's stack.
+        function = self.function.function if isinstance(self.function, Call) else self.function
+        return str(function) if isinstance(function, Global) else f"<{type(function).__name__}>"
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,7 @@ class Tree:
     root: Node
     calls: tuple[Call, ...]
     globals: tuple[Global, ...]
-    length: int
-    opcodes: int
+    budget: Budget
 
     def stray_calls(self, also_used: list[Call]) -> list[Call]:
         """The calls whose results are thrown away: an unpickler would make them for their effects.
@@ -101,17 +102,18 @@ class Tree:
 
 def children(node: Node) -> list[Node]:
     """The nodes directly below ``node``."""
-    if isinstance(node, (list, tuple)):
-        return list(node)
-    if isinstance(node, Pairs):
-        return [part for pair in node.pairs for part in pair]
-    if isinstance(node, Members):
-        return node.items
-    if isinstance(node, Persistent):
-        return [node.payload]
-    if isinstance(node, Call):
-        parts = [node.function, node.args, node.kwargs, *node.states, *node.items]
-        return parts + [part for pair in node.pairs for part in pair]
+    match node:
+        case list() | tuple():
+            return list(node)
+        case Pairs():
+            return [part for pair in node.pairs for part in pair]
+        case Members():
+            return node.items
+        case Persistent():
+            return [node.payload]
+        case Call():
+            parts = [node.function, node.args, node.kwargs, *node.states, *node.items]
+            return parts + [part for pair in node.pairs for part in pair]
     return []
 
 
@@ -128,8 +130,8 @@ def walk(root: Node) -> Iterator[Node]:
                 waiting.append(child)
 
 
-def check_expanded(root: Node) -> None:
-    """Refuse trees with cycles and trees that only sharing keeps small."""
+def charge_expanded(root: Node, budget: Budget) -> None:
+    """Refuse trees with cycles, and account for shared parts as often as they occur."""
     size: dict[int, int] = {}
     open_nodes: set[int] = set()
     waiting: list[tuple[Node, bool]] = [(root, False)]
@@ -139,8 +141,9 @@ def check_expanded(root: Node) -> None:
         if finished:
             open_nodes.discard(key)
             size[key] = 1 + sum(size[id(child)] for child in children(node))
-            if size[key] > MAX_EXPANDED:
-                raise NotRestorable(f"it expands to more than {MAX_EXPANDED} values")
+            # What is larger than the whole budget need not be added up any further.
+            if size[key] > budget.steps:
+                budget.work(size[key])
         elif key in open_nodes:
             raise NotRestorable("it contains itself")
         elif key not in size:
@@ -151,20 +154,28 @@ def check_expanded(root: Node) -> None:
                     raise NotRestorable("it contains itself")
                 if id(child) not in size:
                     waiting.append((child, False))
+    budget.work(size[id(root)])
 
 
-def parse(data: bytes, persistent_ids: bool = False, max_opcodes: int = MAX_OPCODES) -> Tree:
+def parse(data: bytes, budget: Budget, persistent_ids: bool = False) -> Tree:
     """The tree behind one pickle.
 
     :param data: the pickle
+    :param budget: the file's
     :param persistent_ids: whether references to data outside the stream are expected
-    :param max_opcodes: how many instructions it may have
     :raises ValueError: if ``data`` is no well-formed pickle
     """
+    budget.memory(2 * len(data))
     with warnings.catch_warnings():
         # Texts with unknown escapes are no concern of the user's.
         warnings.simplefilter("ignore", DeprecationWarning)
-        return _Machine(data, persistent_ids).run(max_opcodes)
+        return _Machine(data, budget, persistent_ids).run()
+
+
+def _in_pairs(items: list[Node]) -> list[tuple[Node, Node]]:
+    if len(items) % 2:
+        raise IndexError
+    return list(zip(items[::2], items[1::2], strict=True))
 
 
 #: opcodes that push their argument
@@ -173,13 +184,32 @@ _CONSTANTS = frozenset(
     | {"STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"}
     | {"UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
 )
+#: opcodes that push something new
+_NEW: dict[str, Callable[[], Node]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_TUPLE": tuple,
+    "EMPTY_LIST": list,
+    "EMPTY_DICT": Pairs,
+    "EMPTY_SET": Members,
+}
+#: opcodes that replace everything above the last mark
+_GATHERED: dict[str, Callable[[list[Node]], Node]] = {
+    "TUPLE": tuple,
+    "LIST": list,
+    "DICT": lambda items: Pairs(_in_pairs(items)),
+    "FROZENSET": lambda items: Members(items, frozen=True),
+}
+_TUPLE_LENGTHS = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class _Machine:
     """Pickle's stack machine with calls and imports recorded instead of made."""
 
-    def __init__(self, data: bytes, persistent_ids: bool) -> None:
+    def __init__(self, data: bytes, budget: Budget, persistent_ids: bool) -> None:
         self._data = data
+        self._budget = budget
         self._persistent_ids = persistent_ids
         self._stack: list[Node] = []
         self._marked: list[list[Node]] = []
@@ -187,33 +217,119 @@ class _Machine:
         self._calls: list[Call] = []
         self._globals: list[Global] = []
 
-    def run(self, max_opcodes: int) -> Tree:
-        for count, (opcode, argument, position) in enumerate(pickletools.genops(self._data)):
-            if count >= max_opcodes:
-                raise ValueError("the pickle has too many instructions")
-            name = opcode.name
+    def run(self) -> Tree:
+        for opcode, argument, position in pickletools.genops(self._data):
+            self._budget.work(1)
+            self._budget.memory(_BYTES_PER_OPCODE)
             try:
-                if name in _CONSTANTS:
-                    self._stack.append(argument)
-                elif name == "STOP":
+                if opcode.name == "STOP":
                     if position is None or position + 1 != len(self._data):
-                        raise ValueError("bytes follow its end")
-                    root = self._stack.pop()
-                    return Tree(root, tuple(self._calls), tuple(self._globals), len(self._data), count)
-                else:
-                    self._step(name, argument)
+                        raise ValueError("malformed pickle: bytes follow its end")
+                    return Tree(self._stack.pop(), tuple(self._calls), tuple(self._globals), self._budget)
+                self._step(opcode.name, argument)
             except (IndexError, KeyError, TypeError) as error:
-                raise ValueError(f"malformed pickle: {name} at byte {position}") from error
-        raise ValueError("the pickle has no end")
+                raise ValueError(f"malformed pickle: {opcode.name} at byte {position}") from error
+        raise ValueError("malformed pickle: it has no end")
 
     def _step(self, name: str, argument: Any) -> None:
-        handler: Callable[[Any], None] | None = getattr(self, f"_op_{name.lower()}", None)
-        if handler is None:
+        push, pop = self._stack.append, self._stack.pop
+        if name in _CONSTANTS:
+            push(argument)
+        elif name in _NEW:
+            push(_NEW[name]())
+        elif name in _GATHERED:
+            gathered = _GATHERED[name](self._pop_mark())
+            self._stack.append(gathered)
+        elif name in _TUPLE_LENGTHS:
+            push(tuple([pop() for _ in range(_TUPLE_LENGTHS[name])][::-1]))
+        elif not self._move(name, argument) and not self._fill(name) and not self._record(name, argument):
             raise ValueError(f"the pickle uses {name}, which refers to something outside the file")
-        handler(argument)
 
-    def _push(self, node: Node) -> None:
-        self._stack.append(node)
+    def _move(self, name: str, argument: Any) -> bool:
+        """Framing, the stack and the memo."""
+        match name:
+            case "PROTO":
+                if argument > 5:
+                    raise ValueError(f"unknown pickle protocol {argument}")
+            case "FRAME":
+                pass  # Frames only help buffering.
+            case "MARK":
+                self._marked.append(self._stack)
+                self._stack = []
+            case "POP" if self._stack:
+                self._stack.pop()
+            case "POP" | "POP_MARK":
+                self._pop_mark()
+            case "DUP":
+                self._stack.append(self._stack[-1])
+            case "MEMOIZE":
+                self._memo[len(self._memo)] = self._stack[-1]
+            case "PUT" | "BINPUT" | "LONG_BINPUT":
+                self._memo[argument] = self._stack[-1]
+            case "GET" | "BINGET" | "LONG_BINGET":
+                self._stack.append(self._memo[argument])
+            case "BYTEARRAY8":
+                self._stack.append(bytes(argument))
+            case _:
+                return False
+        return True
+
+    def _fill(self, name: str) -> bool:
+        """What fills a container, or an object that behaves like one."""
+        match name:
+            case "APPEND":
+                items = [self._stack.pop()]
+            case "SETITEM":
+                items = [self._stack.pop(), self._stack.pop()][::-1]
+            case "APPENDS" | "SETITEMS" | "ADDITEMS":
+                items = self._pop_mark()
+            case _:
+                return False
+        match name, self._stack[-1]:
+            case "APPEND" | "APPENDS", list() as target:
+                target.extend(items)
+            case "APPEND" | "APPENDS", Call() as target:
+                target.items.extend(items)
+            case "SETITEM" | "SETITEMS", Pairs() | Call() as target:
+                target.pairs.extend(_in_pairs(items))
+            case "ADDITEMS", Members(frozen=False) as target:
+                target.items.extend(items)
+            case _:
+                raise TypeError
+        return True
+
+    def _record(self, name: str, argument: Any) -> bool:
+        """What an unpickler would import or run."""
+        pop = self._stack.pop
+        match name:
+            case "GLOBAL":
+                self._stack.append(self._name(*argument.split(" ", 1)))
+            case "STACK_GLOBAL":
+                attribute, module = pop(), pop()
+                self._stack.append(self._name(module, attribute))
+            case "REDUCE" | "NEWOBJ":
+                args, function = pop(), pop()
+                self._call(function, args)
+            case "NEWOBJ_EX":
+                kwargs, args, function = pop(), pop(), pop()
+                self._call(function, args, kwargs)
+            case "OBJ":
+                function, *arguments = self._pop_mark() or [None]
+                self._call(function, tuple(arguments))
+            case "INST":
+                arguments = self._pop_mark()
+                self._call(self._name(*argument.split(" ", 1)), tuple(arguments))
+            case "BUILD":
+                state = pop()
+                if not isinstance(self._stack[-1], Call):
+                    # Setting attributes of something imported would change the program itself.
+                    raise ValueError("malformed pickle: it sets the state of something that it did not make")
+                self._stack[-1].states.append(state)
+            case "BINPERSID" if self._persistent_ids:
+                self._stack.append(Persistent(pop()))
+            case _:
+                return False
+        return True
 
     def _pop_mark(self) -> list[Node]:
         items = self._stack
@@ -221,199 +337,11 @@ class _Machine:
         return items
 
     def _call(self, function: Node, args: Node, kwargs: Node = None) -> None:
-        call = Call(function, args, kwargs)
-        self._calls.append(call)
-        self._push(call)
+        self._calls.append(Call(function, args, kwargs))
+        self._stack.append(self._calls[-1])
 
     def _name(self, module: Node, name: Node) -> Global:
         if not isinstance(module, str) or not isinstance(name, str):
-            raise ValueError("malformed pickle: a global's name is no string")
-        found = Global(module, name)
-        self._globals.append(found)
-        return found
-
-    # Framing. Frames only help buffering, so they carry no meaning here.
-    def _op_proto(self, version: int) -> None:
-        if version > 5:
-            raise ValueError(f"unknown pickle protocol {version}")
-
-    def _op_frame(self, _: Any) -> None:
-        pass
-
-    # The stack and the memo.
-    def _op_mark(self, _: Any) -> None:
-        self._marked.append(self._stack)
-        self._stack = []
-
-    def _op_pop(self, _: Any) -> None:
-        if self._stack:
-            self._stack.pop()
-        else:
-            self._pop_mark()
-
-    def _op_pop_mark(self, _: Any) -> None:
-        self._pop_mark()
-
-    def _op_dup(self, _: Any) -> None:
-        self._push(self._stack[-1])
-
-    def _op_memoize(self, _: Any) -> None:
-        self._memo[len(self._memo)] = self._stack[-1]
-
-    def _op_put(self, index: int) -> None:
-        self._memo[index] = self._stack[-1]
-
-    _op_binput = _op_long_binput = _op_put
-
-    def _op_get(self, index: int) -> None:
-        self._push(self._memo[index])
-
-    _op_binget = _op_long_binget = _op_get
-
-    # Constants and containers.
-    def _op_none(self, _: Any) -> None:
-        self._push(None)
-
-    def _op_newtrue(self, _: Any) -> None:
-        self._push(True)
-
-    def _op_newfalse(self, _: Any) -> None:
-        self._push(False)
-
-    def _op_bytearray8(self, value: bytearray) -> None:
-        self._push(bytes(value))
-
-    def _op_empty_tuple(self, _: Any) -> None:
-        self._push(())
-
-    def _op_tuple(self, _: Any) -> None:
-        items = self._pop_mark()
-        self._push(tuple(items))
-
-    def _tuple_of(self, count: int) -> None:
-        if len(self._stack) < count:
-            raise IndexError
-        items = tuple(self._stack[-count:])
-        del self._stack[-count:]
-        self._push(items)
-
-    def _op_tuple1(self, _: Any) -> None:
-        self._tuple_of(1)
-
-    def _op_tuple2(self, _: Any) -> None:
-        self._tuple_of(2)
-
-    def _op_tuple3(self, _: Any) -> None:
-        self._tuple_of(3)
-
-    def _op_empty_list(self, _: Any) -> None:
-        self._push([])
-
-    def _op_list(self, _: Any) -> None:
-        items = self._pop_mark()
-        self._push(list(items))
-
-    def _op_empty_dict(self, _: Any) -> None:
-        self._push(Pairs())
-
-    def _op_dict(self, _: Any) -> None:
-        items = self._pop_mark()
-        self._push(Pairs(_in_pairs(items)))
-
-    def _op_empty_set(self, _: Any) -> None:
-        self._push(Members())
-
-    def _op_frozenset(self, _: Any) -> None:
-        items = self._pop_mark()
-        self._push(Members(list(items), frozen=True))
-
-    # What fills a container, or an object that behaves like one.
-    def _extend(self, items: list[Node]) -> None:
-        target = self._stack[-1]
-        if isinstance(target, list):
-            target.extend(items)
-        elif isinstance(target, Call):
-            target.items.extend(items)
-        else:
-            raise TypeError
-
-    def _op_append(self, _: Any) -> None:
-        item = self._stack.pop()
-        self._extend([item])
-
-    def _op_appends(self, _: Any) -> None:
-        items = self._pop_mark()
-        self._extend(items)
-
-    def _update(self, items: list[Node]) -> None:
-        target = self._stack[-1]
-        if not isinstance(target, (Pairs, Call)):
-            raise TypeError
-        target.pairs.extend(_in_pairs(items))
-
-    def _op_setitem(self, _: Any) -> None:
-        value = self._stack.pop()
-        key = self._stack.pop()
-        self._update([key, value])
-
-    def _op_setitems(self, _: Any) -> None:
-        items = self._pop_mark()
-        self._update(items)
-
-    def _op_additems(self, _: Any) -> None:
-        items = self._pop_mark()
-        target = self._stack[-1]
-        if not isinstance(target, Members) or target.frozen:
-            raise TypeError
-        target.items.extend(items)
-
-    # What an unpickler would import or run.
-    def _op_global(self, argument: str) -> None:
-        module, _, name = argument.partition(" ")
-        self._push(self._name(module, name))
-
-    def _op_stack_global(self, _: Any) -> None:
-        name = self._stack.pop()
-        module = self._stack.pop()
-        self._push(self._name(module, name))
-
-    def _op_reduce(self, _: Any) -> None:
-        args = self._stack.pop()
-        function = self._stack.pop()
-        self._call(function, args)
-
-    _op_newobj = _op_reduce
-
-    def _op_newobj_ex(self, _: Any) -> None:
-        kwargs = self._stack.pop()
-        args = self._stack.pop()
-        function = self._stack.pop()
-        self._call(function, args, kwargs)
-
-    def _op_obj(self, _: Any) -> None:
-        items = self._pop_mark()
-        self._call(items[0], tuple(items[1:]))
-
-    def _op_inst(self, argument: str) -> None:
-        module, _, name = argument.partition(" ")
-        items = self._pop_mark()
-        self._call(self._name(module, name), tuple(items))
-
-    def _op_build(self, _: Any) -> None:
-        state = self._stack.pop()
-        target = self._stack[-1]
-        if not isinstance(target, Call):
-            # Setting attributes of something imported would change the program itself.
-            raise ValueError("malformed pickle: it sets the state of something that it did not make")
-        target.states.append(state)
-
-    def _op_binpersid(self, _: Any) -> None:
-        if not self._persistent_ids:
-            raise ValueError("the pickle refers to data outside the file")
-        self._push(Persistent(self._stack.pop()))
-
-
-def _in_pairs(items: list[Node]) -> list[tuple[Node, Node]]:
-    if len(items) % 2:
-        raise IndexError
-    return list(zip(items[::2], items[1::2], strict=True))
+            raise ValueError(f"malformed pickle: {brief(name)} is no global's name")
+        self._globals.append(Global(module, name))
+        return self._globals[-1]

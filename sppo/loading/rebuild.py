@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from sppo.loading import allowlist, arrays, schedules
 from sppo.loading import spaces as space_builders
-from sppo.loading.errors import NotRestorable
+from sppo.loading.errors import LoadError, NotRestorable
 from sppo.loading.pickletree import (
     ATOMS,
     Call,
@@ -27,13 +27,15 @@ from sppo.loading.pickletree import (
     Pairs,
     Persistent,
     Tree,
-    check_expanded,
+    charge_expanded,
 )
 
 Builder = Callable[["Rebuilder", Call], Any]
 MAX_DEPTH = 60
 #: Longer ones cannot even be printed.
 MAX_BITS = 4096
+#: What an object of a known class takes, apart from its arrays.
+OBJECT_BYTES = 1024
 
 
 class Rebuilder:
@@ -50,24 +52,16 @@ class Rebuilder:
         builders: Mapping[str, Builder] | None = None,
         persistent: Callable[[Rebuilder, Node], Any] | None = None,
     ) -> None:
-        check_expanded(tree.root)
+        charge_expanded(tree.root, tree.budget)
         self.tree = tree
+        self.budget = tree.budget
         #: parts that were replaced by a fresh default, in words
         self.replaced: list[str] = []
-        #: cloudpickle completes what it made by calls ``setter(made, state)``; these, by ``id(made)``
-        self.setters = {
-            id(call.args[0]): call.args[1]
-            for call in tree.calls
-            if isinstance(call.args, tuple) and len(call.args) == 2 and _is_cloudpickle(call)
-        }
-        # cloudpickle completes its functions and classes by such calls; the builders look at them.
-        self._stray = tree.stray_calls([call for call in tree.calls if _is_cloudpickle(call)])
+        self.setters = setters(tree)
         self._builders = {**BUILDERS, **(builders or {})}
         self._persistent = persistent
         self._memo: dict[int, Any] = {}
         self._depth = 0
-        # Every array is a copy of bytes in the pickle; a pickle may use the same bytes many times.
-        self._allowance = 4 * tree.length + 2**20
 
     def root(self) -> Any:
         """The tree's value.
@@ -75,8 +69,10 @@ class Rebuilder:
         :raises NotRestorable: if any part of it would need the file's code
         """
         value = self.value(self.tree.root)
-        if self._stray:
-            raise NotRestorable(f"it calls {self._stray[0]} for its side effects")
+        # cloudpickle completes its functions and classes by calls whose results nobody uses.
+        stray = self.tree.stray_calls([call for call in self.tree.calls if _is_cloudpickle(call)])
+        if stray:
+            raise NotRestorable(f"it calls {stray[0]} for its side effects")
         return value
 
     def value(self, node: Node) -> Any:
@@ -105,8 +101,7 @@ class Rebuilder:
         if isinstance(node, Members):
             return (frozenset if node.frozen else set)(self.key(item) for item in node.items)
         if isinstance(node, Global):
-            dtype = allowlist.torch_dtype(node.module, node.name)
-            return allowlist.resolve(node.module, node.name) if dtype is None else dtype
+            return allowlist.resolve(node.module, node.name)
         if isinstance(node, Persistent) and self._persistent is not None:
             return self._persistent(self, node.payload)
         if isinstance(node, Call):
@@ -119,15 +114,14 @@ class Rebuilder:
         name = canonical(call.function)
         builder = self._builders.get(name)
         if builder is None:
-            if name in table_names():
-                raise NotRestorable(f"it holds an object of {call}")
             cls = allowlist.resolve(call.function.module, call.function.name)
-            if not issubclass(cls, spaces.Space):
+            if not isinstance(cls, type) or not issubclass(cls, spaces.Space):
                 raise NotRestorable(f"it holds an object of {call}, of which only the class can be restored")
             builder = space_builders.of_user_class(cls)
+        self.budget.memory(OBJECT_BYTES)
         try:
             return builder(self, call)
-        except NotRestorable:
+        except (NotRestorable, LoadError):
             raise
         except Exception as error:
             # The builders hand checked values to NumPy's and gymnasium's constructors, which refuse
@@ -165,12 +159,6 @@ class Rebuilder:
             raise NotRestorable(f"{call} has an unexpected state")
         return dict(state.pairs)
 
-    def allocate(self, size: int) -> None:
-        """Account for ``size`` bytes of array."""
-        self._allowance -= size
-        if self._allowance < 0:
-            raise NotRestorable("its arrays are larger than the file that holds them")
-
 
 def canonical(name: Global) -> str:
     """A global's name without the accidents of library versions."""
@@ -185,9 +173,13 @@ def canonical(name: Global) -> str:
     return f"{module}.{name.name}"
 
 
-def table_names() -> set[str]:
-    """The classes that are admitted by name, and not as objects."""
-    return {f"{module}.{name}" for module, name in allowlist.table()}
+def setters(tree: Tree) -> dict[int, Node]:
+    """cloudpickle completes what it made by calls ``setter(made, state)``: these states, by ``id(made)``."""
+    return {
+        id(call.args[0]): call.args[1]
+        for call in tree.calls
+        if isinstance(call.args, tuple) and len(call.args) == 2 and _is_cloudpickle(call)
+    }
 
 
 def _is_cloudpickle(call: Call) -> bool:
@@ -236,7 +228,7 @@ def _bytes(rebuilder: Rebuilder, call: Call) -> bytes:
     text, encoding = rebuilder.arguments(call, 2)
     if encoding != "latin1" or not isinstance(text, str):
         raise NotRestorable("bytes in an unexpected encoding")
-    rebuilder.allocate(len(text))
+    rebuilder.budget.memory(len(text))
     return text.encode("latin1")
 
 
@@ -244,6 +236,7 @@ def _path(rebuilder: Rebuilder, call: Call) -> pathlib.Path:
     parts = rebuilder.arguments(call, *range(64))
     if not all(isinstance(part, str) for part in parts):
         raise NotRestorable("a path with parts that are no text")
+    rebuilder.budget.memory(4 * sum(len(part) for part in parts))
     return pathlib.Path(*parts)
 
 

@@ -21,18 +21,20 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from sppo.loading.budget import AllocationBudget, check_rollout_size
-from sppo.loading.errors import LoadError, printable
+from sppo.loading.budget import NetworkBudget, charge_model
+from sppo.loading.errors import LoadError, printable, refused
 from sppo.loading.model_file import (
-    RUN_STATE_KEYS,
-    SCHEDULE_KEYS,
+    RUN_STATE,
+    SCHEDULES_MEMBER,
     TRAINING_KWARGS,
     ModelFile,
     read_bytes,
     read_model_file,
     require_essentials,
+    settable,
 )
-from sppo.loading.schedules import LeftOut, missing
+from sppo.loading.schedules import SCHEDULE_KEYS, LeftOut, missing, stored
+from sppo.loading.weights import check_weights
 
 Path = str | pathlib.Path | io.BufferedIOBase
 
@@ -49,12 +51,16 @@ class Checked:
         self.left_out = dict(found.left_out)
         self.replaced = list(found.replaced)
         values = dict(found.data)
-        earlier = values.pop("_left_out", None)
-        if isinstance(earlier, dict):
-            # A model that was loaded with parts missing, and saved again, still misses them.
-            texts = {printable(str(key), 80): printable(str(reason), 300) for key, reason in earlier.items()}
-            self.left_out.update({key: texts[key] for key in texts if key not in given})
-        self.placeholders = [LeftOut(key, self.left_out[key]) for key in SCHEDULE_KEYS & set(self.left_out)]
+        # A model that was loaded with parts missing, and saved again, still misses them.
+        earlier = values.pop("_left_out", None) or {}
+        texts = {printable(key, 80): printable(reason, 300) for key, reason in earlier.items()}
+        self.left_out.update({key: texts[key] for key in texts if key not in given})
+        self.needed = {
+            key: reason
+            for key, reason in self.left_out.items()
+            if key.partition(".")[0] in found.names - RUN_STATE
+        }
+        self.placeholders = [LeftOut(key, self.needed[key]) for key in SCHEDULE_KEYS if key in self.needed]
         values.update({placeholder.name: placeholder for placeholder in self.placeholders})
         #: every value, under the name of its entry
         self.custom_objects = {key: given.get(key, value) for key, value in values.items()}
@@ -64,9 +70,8 @@ class Checked:
         """Tell the user once what is missing, and the model, so that training can ask for it."""
         for placeholder in self.placeholders:
             placeholder.building = False
-        needed = {key: reason for key, reason in self.left_out.items() if key not in RUN_STATE_KEYS}
-        if needed:
-            model._left_out = needed  # type: ignore[attr-defined]
+        if self.needed:
+            model._left_out = self.needed  # type: ignore[attr-defined]
         parts = [f"{key}: {reason}" for key, reason in self.left_out.items()]
         parts += [f"{part} (a new one is used)" for part in self.replaced]
         if parts:
@@ -121,30 +126,51 @@ def checked(
         raise ValueError("custom_objects argument must be a dict or None")
     # Upstream compares the policy's arguments that it is given with those of the file.
     given = {key: value for key, value in changes.items() if key != "policy_kwargs"} | (custom_objects or {})
-    found = read_model_file(*read_bytes(path, "zip"), cls, frozenset(given))
+    found = read_model_file(*read_bytes(path, "zip"), settable(cls), frozenset(given))
     require_essentials(found)
+    unknown = set(found.variables or ()) - _variable_names(cls)
+    if unknown:
+        raise LoadError(
+            f"{found.label}: it holds variables that {cls.__name__} does not have: {min(unknown)}"
+        )
     ready = Checked(found, given)
     n_envs = env.num_envs if isinstance(env, VecEnv) else 1 if env is not None else found.data.get("n_envs")
-    check_rollout_size(ready.custom_objects | changes, int(n_envs or 1), found.label)
     for placeholder in ready.placeholders:
         placeholder.building = True
-    try:
-        with AllocationBudget(found.weights_bytes, found.label):
+    # Senseless values that passed the checks meet upstream's code inside.
+    with refused(found.label):
+        charge_model(ready.custom_objects | changes, int(n_envs or 1), found.budget)
+        with NetworkBudget(found.weights_bytes, found.budget):
             yield ready
-    except LoadError:
-        raise
-    except Exception as error:
-        # Senseless values that passed the checks above meet upstream's code here.
-        raise LoadError(f"{found.label}: {error}") from error
 
 
-def read_weights(path: Path, model: BaseAlgorithm) -> dict[str, Any]:
-    """The weights and optimizer state of a file, for ``set_parameters`` of ``model``."""
-    found = read_model_file(*read_bytes(path, "zip"), type(model), with_data=False)
-    unknown = set(found.weights) - set(model._get_torch_save_params()[0])
-    if unknown:
-        raise LoadError(f"{found.label}: it holds weights of unknown parts: {', '.join(sorted(unknown))}")
+def _variable_names(cls: type[BaseAlgorithm]) -> set[str]:
+    """The tensors besides the weights that a class of the user's own saves."""
+    try:
+        return set(cls._get_torch_save_params(object.__new__(cls))[1])
+    except (TypeError, AttributeError):
+        return set()
+
+
+def fitting_weights(path: Path, model: BaseAlgorithm, exact_match: bool) -> dict[str, Any]:
+    """The weights and optimizer state of a file, for ``set_parameters`` of ``model``; all of them fit."""
+    found = read_model_file(*read_bytes(path, "zip"), frozenset(), with_data=False)
+    check_weights(found, model, exact_match)
     return found.weights
+
+
+def schedules_by_value(model: BaseAlgorithm) -> dict[str, Any]:
+    """The model's schedules that are functions but can be stored as numbers."""
+    found = {key: stored(getattr(model, key, None)) for key in SCHEDULE_KEYS}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def with_schedules(saved: bytes, by_value: dict[str, Any]) -> bytes:
+    """A saved model with its schedules by value beside upstream's entries, which stay as they are."""
+    stream = io.BytesIO(saved)
+    with zipfile.ZipFile(stream, "a") as archive:
+        archive.writestr(SCHEDULES_MEMBER, json.dumps(by_value))
+    return stream.getvalue()
 
 
 def require_complete(model: BaseAlgorithm) -> None:

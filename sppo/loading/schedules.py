@@ -1,23 +1,31 @@
-"""Builders for schedules, and the placeholder for one that was left out.
+"""Schedules: how they are restored, stored by value, and stood in for where they were left out.
 
-Up to release 2.6, Stable-Baselines3 wrote even a constant as a function with its code. The functions of
-that release and of RL Zoo are recognised by name, and the numbers in their closures are all that is used.
+A schedule is often a function, and cloudpickle writes a function with its code, which is not run. Three
+kinds come back nevertheless: functions whose code the running program has itself, the closures of
+Stable-Baselines3's and RL Zoo's own releases (recognised by name; the numbers in them are all that is
+used), and those that were constant or linear when the model was saved: :func:`stored` writes these by value.
 """
 
 from __future__ import annotations
 
+import dis
 import math
+import types
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule
 
+from sppo.loading import allowlist
 from sppo.loading.errors import NotRestorable
 from sppo.loading.pickletree import Call, Global, Node, Pairs
 
 if TYPE_CHECKING:
     from sppo.loading.rebuild import Rebuilder
+
+SCHEDULE_KEYS = ("learning_rate", "clip_range", "clip_range_vf", "eta")
 
 
 class LeftOut:
@@ -52,7 +60,91 @@ def missing(left_out: dict[str, str]) -> str:
     )
 
 
-SCHEDULES = (FloatSchedule, ConstantSchedule, LinearSchedule, LeftOut)
+#: Ways to write a constant or a line, which round differently; ``slope`` is ``start - end`` to rounding.
+FORMS: dict[str, Callable[[float, float, float, float], float]] = {
+    "constant": lambda progress, start, end, slope: start,
+    "linear": lambda progress, start, end, slope: end + progress * slope,
+    "falling": lambda progress, start, end, slope: start - (1 - progress) * slope,
+    "mixed": lambda progress, start, end, slope: progress * start + (1 - progress) * end,
+}
+
+
+@dataclass(frozen=True)
+class StoredSchedule:
+    """A constant or linear schedule that was a function when it was saved.
+
+    :param form: which of :data:`FORMS`
+    :param start: the value at the beginning, when all progress remains
+    :param end: the value at the end
+    :param slope: their difference, as the function computed it
+    """
+
+    form: str
+    start: float
+    end: float
+    slope: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.form, str) or self.form not in FORMS:
+            raise NotRestorable("a stored schedule has an unknown form")
+        if not all(math.isfinite(number(part)) for part in (self.start, self.end, self.slope)):
+            raise NotRestorable("a stored schedule has a number that is not finite")
+
+    def __call__(self, progress_remaining: float) -> float:
+        return FORMS[self.form](progress_remaining, self.start, self.end, self.slope)
+
+
+#: Where a stored schedule must give the function's value, bit for bit.
+_POINTS = (
+    [k / 1000 for k in range(1001)] + [1 - k * 2048 / 1e6 for k in range(489)] + [2.0**-k for k in range(60)]
+)
+#: All that a function may call or look up to be sampled: calling it must have no effect.
+_PURE = frozenset(
+    {"abs", "float", "int", "max", "min", "pow", "round", "math", "np", "numpy", "clip", "maximum", "minimum"}
+    | {"exp", "log", "sqrt", "cos", "sin", "pi", "float32", "float64"}
+)
+_EFFECTS = ("STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "STORE_SUBSCR", "DELETE_", "IMPORT_", "YIELD")
+
+
+def stored(schedule: Any) -> dict[str, Any] | None:
+    """A function that is constant or linear, as data; ``None`` for anything else.
+
+    Nothing is called whose code does more than arithmetic.
+    """
+    if isinstance(schedule, FloatSchedule):
+        schedule = schedule.value_schedule
+    try:
+        if not isinstance(schedule, types.FunctionType) or not _is_pure(schedule):
+            return None
+        values = [float(schedule(progress)) for progress in _POINTS]
+    except Exception:
+        # Whatever the user's function raises between its own calls: it cannot be stored.
+        return None
+    start, end = values[1000], values[0]
+    if not all(math.isfinite(value) for value in values):
+        return None
+    slope = start - end
+    for form in FORMS:
+        for nearby in (slope, math.nextafter(slope, math.inf), math.nextafter(slope, -math.inf)):
+            found = StoredSchedule(form, start, end, nearby)
+            if all(found(progress) == value for progress, value in zip(_POINTS, values, strict=True)):
+                return asdict(found)
+    return None
+
+
+def _is_pure(function: types.FunctionType) -> bool:
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    plain = [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    reads = set(function.__code__.co_names) & set(function.__globals__)
+    plain += [function.__globals__[name] for name in reads - _PURE]
+    return (
+        all(isinstance(value, (int, float, str, type(None))) for value in plain)
+        and set(function.__code__.co_names) <= _PURE | reads
+        and not any(step.opname.startswith(_EFFECTS) for step in dis.get_instructions(function))
+    )
+
+
+SCHEDULES = (FloatSchedule, ConstantSchedule, LinearSchedule, LeftOut, StoredSchedule, types.FunctionType)
 
 
 def number(value: Any) -> float:
@@ -62,65 +154,70 @@ def number(value: Any) -> float:
     return float(value)
 
 
-def _float_schedule(rebuilder: Rebuilder, call: Call) -> FloatSchedule:
-    inner = rebuilder.value(rebuilder.attributes(call)["value_schedule"])
+def _wrapped(inner: Any) -> FloatSchedule:
     return FloatSchedule(inner if isinstance(inner, SCHEDULES) else number(inner))
 
 
-def _constant(rebuilder: Rebuilder, call: Call) -> ConstantSchedule:
-    return ConstantSchedule(number(rebuilder.value(rebuilder.attributes(call)["val"])))
+def _from(*names: str, make: Callable[..., Any], check: Callable[[Any], Any] = number) -> Any:
+    """A builder that makes a schedule of those attributes of an object in a file."""
+
+    def build(rebuilder: Rebuilder, call: Call) -> Any:
+        nodes = rebuilder.attributes(call)
+        return make(*(check(rebuilder.value(nodes[name])) for name in names))
+
+    return build
 
 
-def _linear(rebuilder: Rebuilder, call: Call) -> LinearSchedule:
-    nodes = rebuilder.attributes(call)
-    return LinearSchedule(*(number(rebuilder.value(nodes[key])) for key in ("start", "end", "end_fraction")))
-
-
-def _left_out(rebuilder: Rebuilder, call: Call) -> LeftOut:
-    nodes = rebuilder.attributes(call)
-    return LeftOut(str(rebuilder.value(nodes["name"])), str(rebuilder.value(nodes["reason"])))
-
-
-def _wrapped(cells: dict[str, Any]) -> FloatSchedule:
-    inner = cells["value_schedule"]
-    return FloatSchedule(inner if isinstance(inner, SCHEDULES) else number(inner))
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise NotRestorable("a part that was left out has no name")
+    return value[:300]
 
 
 _SB3 = "stable_baselines3.common.utils"
 #: (module, name, variables of the closure) -> the schedule that such a function computes
-_CLOSURES: dict[tuple[str, str, tuple[str, ...]], Callable[[dict[str, Any]], Any]] = {
-    (_SB3, "constant_fn.<locals>.func", ("val",)): lambda cells: ConstantSchedule(number(cells["val"])),
-    (_SB3, "get_linear_fn.<locals>.func", ("end", "end_fraction", "start")): lambda cells: LinearSchedule(
-        number(cells["start"]), number(cells["end"]), number(cells["end_fraction"])
+_CLOSURES: dict[tuple[Any, Any, Any], Callable[..., Any]] = {
+    (_SB3, "constant_fn.<locals>.func", ("val",)): lambda val: ConstantSchedule(number(val)),
+    (_SB3, "get_linear_fn.<locals>.func", ("end", "end_fraction", "start")): lambda end, fraction, start: (
+        LinearSchedule(number(start), number(end), number(fraction))
     ),
     (_SB3, "get_schedule_fn.<locals>.<lambda>", ("value_schedule",)): _wrapped,
 }
 for _module in ("rl_zoo3.utils", "utils.utils"):
     for _variable in ("initial_value", "initial_value_"):
-        _CLOSURES[_module, "linear_schedule.<locals>.func", (_variable,)] = lambda cells: LinearSchedule(
-            number(next(iter(cells.values()))), 0.0, 1.0
+        _CLOSURES[_module, "linear_schedule.<locals>.func", (_variable,)] = lambda value: LinearSchedule(
+            number(value), 0.0, 1.0
         )
 
 
 def _function(rebuilder: Rebuilder, call: Call) -> Any:
-    """A function that cloudpickle wrote with its code: restored if it is one of :data:`_CLOSURES`."""
+    """A function that cloudpickle wrote with its code: one of :data:`_CLOSURES`, or of the program itself."""
     slots = _slots(rebuilder, call)
     module, name = slots.get("__module__"), slots.get("__qualname__")
-    described = f"the function {module}.{name}" if module and name else "a function"
+    if not isinstance(module, str) or not isinstance(name, str):
+        raise NotRestorable("a function comes with its code, which is not run")
     code = call.args[0] if isinstance(call.args, tuple) and call.args else None
-    variables = code.args[-2] if isinstance(code, Call) and isinstance(code.args, tuple) and code.args else ()
-    key = (module, name, variables)
-    if not isinstance(variables, tuple) or not all(isinstance(part, str) for part in (module, name)):
-        raise NotRestorable(f"{described} comes with its code, which is not run")
-    if not all(isinstance(variable, str) for variable in variables) or key not in _CLOSURES:
-        raise NotRestorable(f"{described} comes with its code, which is not run")
-    cells = slots.get("__closure__")
-    if not isinstance(cells, tuple) or len(cells) != len(variables):
-        raise NotRestorable(f"{described} is written in an unexpected way")
-    values = [_cell(rebuilder, cell) for cell in cells]
+    variables = (
+        code.args[-2] if isinstance(code, Call) and isinstance(code.args, tuple) and code.args else None
+    )
+    if not isinstance(variables, tuple) or not all(isinstance(variable, str) for variable in variables):
+        raise NotRestorable(f"the function {module}.{name} is written in an unexpected way")
+    cells = slots.get("__closure__") or ()
+    values = [_cell(rebuilder, cell) for cell in cells] if isinstance(cells, tuple) else []
+    if len(values) != len(variables):
+        raise NotRestorable(f"the function {module}.{name} is written in an unexpected way")
     if any(isinstance(value, float) and math.isnan(value) for value in values):
-        raise NotRestorable(f"{described} has a parameter that is no number")
-    return _CLOSURES[key](dict(zip(variables, values, strict=True)))
+        raise NotRestorable(f"the function {module}.{name} has a parameter that is no number")
+    if (module, name, variables) in _CLOSURES:
+        return _CLOSURES[module, name, variables](*values)
+    try:
+        return (
+            allowlist.closure(module, name, variables, values)
+            if variables
+            else allowlist.resolve(module, name)
+        )
+    except NotRestorable:
+        raise NotRestorable(f"the function {module}.{name} comes with its code, which is not run") from None
 
 
 def _cell(rebuilder: Rebuilder, cell: Node) -> Any:
@@ -139,9 +236,12 @@ def _slots(rebuilder: Rebuilder, call: Call) -> dict[str, Node]:
 
 
 BUILDERS = {
-    f"{_SB3}.FloatSchedule": _float_schedule,
-    f"{_SB3}.ConstantSchedule": _constant,
-    f"{_SB3}.LinearSchedule": _linear,
-    f"{LeftOut.__module__}.LeftOut": _left_out,
+    f"{_SB3}.FloatSchedule": _from("value_schedule", make=_wrapped, check=lambda value: value),
+    f"{_SB3}.ConstantSchedule": _from("val", make=ConstantSchedule),
+    f"{_SB3}.LinearSchedule": _from("start", "end", "end_fraction", make=LinearSchedule),
+    f"{LeftOut.__module__}.LeftOut": _from("name", "reason", make=LeftOut, check=_text),
+    f"{LeftOut.__module__}.StoredSchedule": _from(
+        "form", "start", "end", "slope", make=StoredSchedule, check=lambda value: value
+    ),
     "cloudpickle._make_function": _function,
 }

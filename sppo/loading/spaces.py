@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 #: A space may claim to be large without holding an array of its size.
 _MAX_ELEMENTS = 2**24
+#: Arrays of more dimensions are printed in full, however large they are.
+_MAX_DIMENSIONS = 5
+#: What a space makes of each element of its bounds: copies, masks, texts.
+_BYTES_PER_ELEMENT = 64
 
 
 def _whole(value: Any) -> int:
@@ -74,11 +78,10 @@ def _tuple(state: dict[str, Any]) -> spaces.Tuple:
 
 
 def _text(state: dict[str, Any]) -> spaces.Text:
-    charset = state["_char_set"]
-    if not isinstance(charset, (set, frozenset)) or not all(isinstance(one, str) for one in charset):
+    order = list(state.get("_char_list", sorted(state["_char_set"])))
+    if not all(isinstance(one, str) and len(one) == 1 for one in order):
         raise NotRestorable("a Text space has a malformed alphabet")
     longest, shortest = _whole(state["max_length"]), _whole(state["min_length"])
-    order = state.get("_char_list", sorted(charset))
     return spaces.Text(longest, min_length=shortest, charset="".join(order))
 
 
@@ -104,7 +107,14 @@ def _state(rebuilder: Rebuilder, call: Call) -> tuple[dict[str, Any], np.random.
     except NotRestorable:
         generator = None
         rebuilder.replaced.append("the random generator of a space")
-    return {key: rebuilder.value(node) for key, node in nodes.items()}, generator
+    state = {key: rebuilder.value(node) for key, node in nodes.items()}
+    for array in (value for value in state.values() if isinstance(value, np.ndarray)):
+        if array.ndim > _MAX_DIMENSIONS:
+            raise NotRestorable(f"a space has more than {_MAX_DIMENSIONS} dimensions")
+        # An array that many spaces share is copied by each of them.
+        rebuilder.budget.memory(_BYTES_PER_ELEMENT * array.size)
+        rebuilder.budget.work(min(array.size, 8000) // 20)
+    return state, generator
 
 
 def _builder(cls: type[spaces.Space]) -> Callable[[Rebuilder, Call], spaces.Space]:

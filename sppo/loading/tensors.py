@@ -9,13 +9,15 @@ written anew, so that its ``weights_only=True`` sees nothing that did not pass h
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch as th
 
 from sppo.loading.archive import Archive
-from sppo.loading.errors import LoadError, NotRestorable
+from sppo.loading.budget import Budget
+from sppo.loading.errors import LoadError, NotRestorable, refused
 from sppo.loading.pickletree import Call, Global, Node, parse
 from sppo.loading.rebuild import Rebuilder
 
@@ -34,17 +36,19 @@ _STORAGES = {
     "ComplexDoubleStorage": th.complex128,
 }
 _MAX_DIMENSIONS = 16
-MAX_PICKLE_BYTES = 64 * 2**20
 
 
-def read_tensors(data: bytes, label: str) -> Any:
-    """The object that ``torch.save`` wrote: tensors on the CPU, in dictionaries, lists and tuples.
+def read_tensors(data: bytes, label: str, budget: Budget) -> tuple[Any, int]:
+    """The object that ``torch.save`` wrote, and how many bytes its numbers have.
 
-    :param data: the file's bytes
+    Tensors are on the CPU, in dictionaries, lists and tuples.
+
+    :param data: the archive's bytes
     :param label: what to call it in errors
+    :param budget: the file's
     :raises LoadError: if it is damaged, or holds anything but tensors and plain values
     """
-    archive = Archive(data, label)
+    archive = Archive(data, label, budget)
     pickles = [name for name in archive.names if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(pickles) != 1:
         raise LoadError(f"{label}: it was not written by torch.save in the format since torch 1.6")
@@ -52,7 +56,7 @@ def read_tensors(data: bytes, label: str) -> Any:
     if f"{prefix}constants.pkl" in archive.names:
         raise LoadError(f"{label}: it is a TorchScript program, not a set of weights")
     byteorder = f"{prefix}byteorder"
-    if byteorder in archive.names and archive.read(byteorder, 16) != b"little":
+    if byteorder in archive.names and archive.read(byteorder) != b"little":
         raise LoadError(f"{label}: its numbers are not little-endian")
     storages: dict[str, th.Tensor] = {}
 
@@ -68,19 +72,29 @@ def read_tensors(data: bytes, label: str) -> Any:
             member = f"{prefix}data/{key}"
             if member not in archive.names:
                 raise NotRestorable(f"the numbers {member!r} are missing")
+            # The numbers are copied once here, written anew, and read again by upstream.
+            budget.memory(3 * archive.size(member))
             storages[key] = _flat_tensor(archive.read(member), dtype)
         found = storages[key]
         if found.dtype != dtype or len(found) != count:
             raise NotRestorable(f"a tensor has {len(found)} numbers instead of {count}")
         return found
 
-    try:
-        tree = parse(archive.read(pickles[0], MAX_PICKLE_BYTES), persistent_ids=True)
-        return Rebuilder(tree, _BUILDERS, storage).root()
-    except (NotRestorable, ValueError, RecursionError) as reason:
-        if isinstance(reason, LoadError):
-            raise
-        raise LoadError(f"{label}: {reason}") from reason
+    with refused(label):
+        values = Rebuilder(parse(archive.read(pickles[0]), budget, True), _BUILDERS, storage).root()
+    for tensor in tensors_in(values):
+        # An optimizer copies each tensor of its state into the type of the weights, shared or not.
+        budget.memory(8 * tensor.numel())
+    return values, sum(storage.nbytes for storage in storages.values())
+
+
+def tensors_in(value: Any) -> Iterator[th.Tensor]:
+    """Every tensor in containers, as often as it occurs."""
+    if isinstance(value, th.Tensor):
+        yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(part)
 
 
 def _flat_tensor(raw: bytes, dtype: th.dtype) -> th.Tensor:

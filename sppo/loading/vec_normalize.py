@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import pathlib
 import warnings
@@ -12,11 +13,17 @@ from gymnasium import spaces
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from sppo.loading.errors import LoadError, NotRestorable
+from sppo.loading.budget import Budget
+from sppo.loading.errors import NotRestorable, brief, printable, refused
 from sppo.loading.model_file import check_plain, read_bytes
 from sppo.loading.pickletree import Call, parse
 from sppo.loading.rebuild import Rebuilder
 
+#: What a file may set: the parameters, and the state that ``VecNormalize`` saves.
+_SETTABLE = set(inspect.signature(VecNormalize.__init__).parameters) - {"self", "venv"} | {
+    *("observation_space", "action_space", "num_envs", "render_mode", "metadata", "reset_infos"),
+    *("obs_spaces", "obs_rms", "ret_rms", "old_obs", "old_reward", "_seeds", "_options"),
+}
 _FLAGS = ("training", "norm_obs", "norm_reward")
 _NUMBERS = ("clip_obs", "clip_reward", "gamma", "epsilon")
 
@@ -46,8 +53,8 @@ def _vec_normalize(rebuilder: Rebuilder, call: Call) -> VecNormalize:
         raise NotRestorable("a parameter is no number")
     _check_statistics(state)
     for key, value in state.items():
-        if hasattr(VecNormalize, key) or key == "venv":
-            raise NotRestorable(f"{key} would replace a part of the program")
+        if key not in _SETTABLE:
+            raise NotRestorable(f"it sets {printable(key, 80)}, which is no part of VecNormalize")
         check_plain(value, RunningMeanStd)
     made.__dict__.update(state)
     if "norm_obs_keys" not in state:
@@ -79,7 +86,6 @@ BUILDERS = {
     "stable_baselines3.common.running_mean_std.RunningMeanStd": _running_mean_std,
     "stable_baselines3.common.vec_env.vec_normalize.VecNormalize": _vec_normalize,
 }
-MAX_BYTES = 256 * 2**20
 
 
 def load_vec_normalize(
@@ -95,19 +101,25 @@ def load_vec_normalize(
     if trust:
         return VecNormalize.load(str(path), venv)
     raw, label = read_bytes(path, "pkl")
-    if len(raw) > MAX_BYTES:
-        raise LoadError(f"{label}: it has {len(raw)} bytes, more than {MAX_BYTES}")
-    try:
-        rebuilder = Rebuilder(parse(raw), BUILDERS)
+    with refused(label, ". If you trust the file, load it with trust=True"):
+        rebuilder = Rebuilder(parse(raw, Budget(len(raw), label)), BUILDERS)
         loaded = rebuilder.root()
-    except (NotRestorable, ValueError, RecursionError) as reason:
-        raise LoadError(
-            f"{label}: it cannot be restored without running its code: {reason}. If you trust the file, "
-            "load it with trust=True"
-        ) from reason
-    if not isinstance(loaded, VecNormalize):
-        raise LoadError(f"{label}: it holds no VecNormalize")
+        if not isinstance(loaded, VecNormalize):
+            raise NotRestorable("it holds no VecNormalize")
     if rebuilder.replaced:
         warnings.warn(f"{label}: replaced by new ones: {', '.join(rebuilder.replaced)}", stacklevel=2)
-    loaded.set_venv(venv)
+    with refused(label, " (it was made for other environments than these)"):
+        check_shapes(loaded.observation_space, venv.observation_space)
+        loaded.set_venv(venv)
     return loaded
+
+
+def check_shapes(saved: spaces.Space, given: spaces.Space) -> None:
+    """Refuse statistics of other observations."""
+    if isinstance(saved, spaces.Dict) and isinstance(given, spaces.Dict):
+        if saved.spaces.keys() != given.spaces.keys():
+            raise NotRestorable(f"its observations are {brief(saved)}, the environments' {brief(given)}")
+        for key, part in saved.spaces.items():
+            check_shapes(part, given.spaces[key])
+    elif isinstance(saved, spaces.Dict) != isinstance(given, spaces.Dict) or saved.shape != given.shape:
+        raise NotRestorable(f"its observations are {brief(saved)}, the environments' {brief(given)}")

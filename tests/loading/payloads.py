@@ -65,7 +65,7 @@ def payloads(marker: str) -> dict[str, bytes]:
         "import": PROTO + name("antigravity", "geohash") + b".",
         # Through names that are allowed.
         "dotted": PROTO + name("gymnasium.spaces.box", "Box.__init__.__globals__") + b".",
-        "dotted-user": PROTO + name("filecraft", "FIXTURES.parent") + b".",
+        "dotted-user": PROTO + name("tests.loading.filecraft", "FIXTURES.parent") + b".",
         "class-build": PROTO + box + b"}" + text("sample") + name("os", "system") + b"sb.",
         "method-overridden": PROTO + box + b")\x81}" + text("sample") + name("os", "system") + b"sb.",
         "state-calls": PROTO + box + b")\x81" + name("os", "system") + text(touch) + b"\x85Rb.",

@@ -225,8 +225,12 @@ def test_random_generators_of_spaces_continue(tmp_path: Path) -> None:
 def test_spaces_of_all_kinds() -> None:
     import cloudpickle
 
+    from sppo.loading.budget import Budget
     from sppo.loading.pickletree import parse
     from sppo.loading.rebuild import Rebuilder
+
+    def rebuilt(raw: bytes) -> Any:
+        return Rebuilder(parse(raw, Budget(len(raw), "file"))).root()
 
     nested = spaces.Dict(
         {
@@ -240,13 +244,13 @@ def test_spaces_of_all_kinds() -> None:
     )
     for seed in (None, 7):
         nested.seed(seed)
-        restored = Rebuilder(parse(cloudpickle.dumps(nested))).root()
+        restored = rebuilt(cloudpickle.dumps(nested))
         assert restored == nested
         assert repr(restored) == repr(nested)
         if seed is not None:
             assert str(restored.sample()) == str(nested.sample())
     mine = NamedBox("lidar")
-    restored = Rebuilder(parse(cloudpickle.dumps(mine))).root()
+    restored = rebuilt(cloudpickle.dumps(mine))
     assert type(restored) is NamedBox
     assert restored == mine
     assert restored.name == "lidar"
@@ -254,7 +258,7 @@ def test_spaces_of_all_kinds() -> None:
 
 def test_lambda_is_left_out_and_asked_for(tmp_path: Path) -> None:
     env = environments("vector", "box")
-    options = {"learning_rate": lambda left: 1e-3 * left, "eta": lambda left: 1 + left}
+    options = {"learning_rate": lambda left: 1e-3 * left**2, "eta": lambda left: 1 + left**2}
     model = SPPO("MlpPolicy", env, **SMALL, **NET, **options).learn(32)
     model.save(tmp_path / "model")
     with pytest.warns(UserWarning, match="eta: the function .*; learning_rate: the function") as caught:
@@ -279,7 +283,7 @@ def test_lambda_is_left_out_and_asked_for(tmp_path: Path) -> None:
     SPPO.load(tmp_path / "model", env=env, custom_objects={"learning_rate": 1e-3, "eta": 1.0}).learn(32)
     SPPO.load(tmp_path / "model", env=env, learning_rate=1e-3, eta=None).learn(32)
     trusted = SPPO.load(tmp_path / "model", env=env, trust=True).learn(32)
-    assert trusted.lr_schedule(0.5) == 5e-4
+    assert trusted.lr_schedule(0.5) == 2.5e-4
 
 
 def test_optimizer_that_is_not_imported(tmp_path: Path) -> None:

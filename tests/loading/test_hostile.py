@@ -176,8 +176,8 @@ def test_user_classes_must_have_the_right_kind(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="no subclass of BaseFeaturesExtractor"):
         load(with_entry(MODEL, "policy_kwargs", extractor))
     for module, attribute in (
-        ("test_hostile", "Path"),
-        ("test_hostile", "GraphModule"),
+        (__name__, "Path"),
+        (__name__, "GraphModule"),
         ("subprocess", "Popen"),
         ("pickle", "Unpickler"),
     ):
@@ -235,7 +235,7 @@ def test_weights_for_odd_attributes(member: str) -> None:
 def test_aliases_of_closed_packages() -> None:
     """A program may have imported a dangerous class under a name of its own."""
     assert GraphModule.__module__.startswith("torch.")
-    kwargs = PROTO + b"}" + text("activation_fn") + name("test_hostile", "GraphModule") + b"s."
+    kwargs = PROTO + b"}" + text("activation_fn") + name(__name__, "GraphModule") + b"s."
     with pytest.raises(LoadError, match="another name of torch"):
         load(with_entry(MODEL, "policy_kwargs", kwargs))
 
@@ -374,9 +374,10 @@ def test_errors_name_the_file_and_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "stranger.zip"
     for raw, reason in (
         (b"", "no zip archive"),
-        (MODEL.read_bytes()[:-400], "no zip archive"),
-        (MODEL.read_bytes()[:9000], "no zip archive"),
-        (b"#!" + MODEL.read_bytes(), "no zip archive"),
+        (b"hello", "no zip archive"),
+        (MODEL.read_bytes()[:-400], "the zip archive is cut short"),
+        (MODEL.read_bytes()[:9000], "the zip archive is cut short"),
+        (b"#!" + MODEL.read_bytes(), "2 bytes before the archive belong to no member"),
         (packed({"data": b"[]"}), "no JSON object"),
         (packed({"data": b"{}"}), "no policy_class"),
         (packed({k: v for k, v in members(MODEL).items() if k != "data"}), "no member 'data'"),
