@@ -8,8 +8,11 @@ import io
 import json
 import pathlib
 import re
+import sys
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,11 +25,12 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 from sppo.loading.archive import Archive
 from sppo.loading.budget import Budget
-from sppo.loading.errors import LoadError, NotRestorable, printable
+from sppo.loading.errors import LoadError, NotRestorable, brief, printable
 from sppo.loading.pickletree import ATOMS, Pairs, Tree, parse
 from sppo.loading.rebuild import Rebuilder
 from sppo.loading.schedules import SCHEDULE_KEYS, SCHEDULES, StoredSchedule
 from sppo.loading.tensors import read_tensors
+from sppo.surrogates import REGISTRY, Surrogate, find
 
 #: What a file may set besides the parameters of ``__init__``: upstream's attributes of a model in training.
 TRAINING_STATE = frozenset(
@@ -56,9 +60,7 @@ _NUMBER = (int, float, np.integer, np.floating)
 #: key -> what its value must be, in types and in words
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("observation_space", "action_space"), ((spaces.Space,), "it is no space")),
-    **dict.fromkeys(
-        SCHEDULE_KEYS, ((*_NUMBER, type(None), *SCHEDULES), "it is neither a number nor a schedule")
-    ),
+    **dict.fromkeys(SCHEDULE_KEYS, ((*_NUMBER, type(None)), "it is neither a number nor a schedule")),
     **dict.fromkeys(
         {"n_steps", "n_envs", "batch_size", "n_epochs", "num_timesteps", "_total_timesteps", "verbose"}
         | {"_num_timesteps_at_start", "_episode_num", "_n_updates", "sde_sample_freq", "_stats_window_size"},
@@ -69,7 +71,8 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
         (_NUMBER, "it is no number"),
     ),
     **dict.fromkeys(
-        ("tensorboard_log", "clip_mode", "engine"), ((str, pathlib.PurePath, type(None)), "it is no text")
+        ("tensorboard_log", "clip_mode", "engine", "surrogate"),
+        ((str, pathlib.PurePath, type(None)), "it is no text"),
     ),
     **dict.fromkeys(("seed",), ((*_WHOLE, type(None)), "it is no integer")),
     **dict.fromkeys(("use_sde", "normalize_advantage", "use_softmax"), ((bool, np.bool_), "it is no bool")),
@@ -95,6 +98,8 @@ class ModelFile:
     budget: Budget
     #: what it may set, see :func:`settable`
     names: frozenset[str]
+    #: which of these may be functions of the remaining progress
+    schedules: frozenset[str] = frozenset(SCHEDULE_KEYS)
     data: dict[str, Any] = field(default_factory=dict)
     #: name -> why it was not restored
     left_out: dict[str, str] = field(default_factory=dict)
@@ -138,7 +143,7 @@ def read_model_file(
     raw: bytes,
     label: str,
     names: frozenset[str],
-    given: frozenset[str] = frozenset(),
+    given: Mapping[str, Any] = MappingProxyType({}),
     with_data: bool = True,
     ignore: bool = True,
 ) -> ModelFile:
@@ -147,7 +152,7 @@ def read_model_file(
     :param raw: the file's bytes
     :param label: its name, for errors
     :param names: what the file may set, see :func:`settable`
-    :param given: entries that the caller replaces; they are not looked at
+    :param given: what the caller has in place of entries; those are not looked at
     :param with_data: whether to read more than the weights
     :param ignore: whether to skip the pickles of entries that will not be restored
     :raises LoadError: if the file is damaged
@@ -157,7 +162,12 @@ def read_model_file(
     found = ModelFile(label, budget, names, members={name: archive.size(name) for name in archive.names})
     if with_data:
         by_value = _json(archive, SCHEDULES_MEMBER, label) if SCHEDULES_MEMBER in archive.names else {}
-        for key, item in _json(archive, "data", label).items():
+        data = _json(archive, "data", label)
+        surrogate = find(given["surrogate"]) if given.get("surrogate") else imported_surrogate(data)
+        for name, parameter in surrogate.parameters().items() if surrogate else ():
+            found.names |= {name}
+            found.schedules |= {name} if parameter.kind == "schedule" else set()
+        for key, item in data.items():
             found.entries.append(key)
             if key in given:
                 # Upstream replaces only what the file mentions.
@@ -216,7 +226,7 @@ def _value(found: ModelFile, key: str, item: Any, by_value: Any) -> Any:
     tree = found.trees.get(key)
     if tree is None:
         value = item
-    elif key in SCHEDULE_KEYS and isinstance(by_value, dict):
+    elif key in found.schedules and isinstance(by_value, dict):
         value = StoredSchedule(**by_value)
     else:
         rebuilder = Rebuilder(tree)
@@ -224,8 +234,19 @@ def _value(found: ModelFile, key: str, item: Any, by_value: Any) -> Any:
             _drop_training_kwargs(rebuilder, tree.root, found)
         value = rebuilder.root()
         found.replaced += [f"{key}: {part}" for part in rebuilder.replaced]
-    check_entry(key, value)
+    if key == "surrogate" and value is not None and imported_surrogate({"surrogate": value}) is None:
+        raise NotRestorable(f"{brief(value)} is not imported: import it before loading, if you trust it")
+    if key not in found.schedules or not isinstance(value, SCHEDULES):
+        check_entry(key, value)
     return value
+
+
+def imported_surrogate(data: dict[str, Any]) -> type[Surrogate] | None:
+    """The surrogate that a file names, if the program has imported it: a file causes no import."""
+    named = data.get("surrogate")
+    module, _, attribute = named.partition(":") if isinstance(named, str) else ("", "", "")
+    found = vars(sys.modules[module]).get(attribute) if module in sys.modules else REGISTRY.get(module)
+    return found if isinstance(found, type) and issubclass(found, Surrogate) else None
 
 
 def _read_weights(archive: Archive, name: str, found: ModelFile) -> None:

@@ -60,7 +60,7 @@ class Checked:
             for key, reason in self.left_out.items()
             if key.partition(".")[0] in found.names - RUN_STATE
         }
-        self.placeholders = [LeftOut(key, self.needed[key]) for key in SCHEDULE_KEYS if key in self.needed]
+        self.placeholders = [LeftOut(key, self.needed[key]) for key in self.needed if key in found.schedules]
         values.update({placeholder.name: placeholder for placeholder in self.placeholders})
         #: every value, under the name of its entry
         self.custom_objects = {key: given.get(key, value) for key, value in values.items()}
@@ -126,7 +126,7 @@ def checked(
         raise ValueError("custom_objects argument must be a dict or None")
     # Upstream compares the policy's arguments that it is given with those of the file.
     given = {key: value for key, value in changes.items() if key != "policy_kwargs"} | (custom_objects or {})
-    found = read_model_file(*read_bytes(path, "zip"), settable(cls), frozenset(given))
+    found = read_model_file(*read_bytes(path, "zip"), settable(cls), given)
     require_essentials(found)
     unknown = set(found.variables or ()) - _variable_names(cls)
     if unknown:
@@ -161,7 +161,7 @@ def fitting_weights(path: Path, model: BaseAlgorithm, exact_match: bool) -> dict
 
 def schedules_by_value(model: BaseAlgorithm) -> dict[str, Any]:
     """The model's schedules that are functions but can be stored as numbers."""
-    found = {key: stored(getattr(model, key, None)) for key in SCHEDULE_KEYS}
+    found = {key: stored(value) for key, value in vars(model).items() if key != "lr_schedule"}
     return {key: value for key, value in found.items() if value is not None}
 
 

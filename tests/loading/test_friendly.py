@@ -161,7 +161,13 @@ def test_old_statistics(release: str) -> None:
             "box",
             {"use_sde": True, "learning_rate": LinearSchedule(1e-3, 0.0, 1.0)},
         ),
-        (SPPO, "MlpPolicy", "vector", "box", {"policy_kwargs": {"features_extractor_class": TinyExtractor}}),
+        (
+            SPPO,
+            "MlpPolicy",
+            "vector",
+            "box",
+            {"engine": "reference", "policy_kwargs": {"features_extractor_class": TinyExtractor}},
+        ),
         (
             SPPO,
             "MlpPolicy",
@@ -294,7 +300,7 @@ def test_optimizer_that_is_not_imported(tmp_path: Path) -> None:
 
     env = environments("vector", "box")
     kwargs = {"optimizer_class": Mine, "optimizer_kwargs": {"momentum": 0.9}, "net_arch": [8]}
-    model = SPPO("MlpPolicy", env, **SMALL, policy_kwargs=kwargs).learn(32)
+    model = SPPO("MlpPolicy", env, **SMALL, engine="reference", policy_kwargs=kwargs).learn(32)
     model.save(tmp_path / "model")
     with pytest.warns(UserWarning, match=r"policy_kwargs\.optimizer_class"):
         loaded = SPPO.load(tmp_path / "model", env=env)

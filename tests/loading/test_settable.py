@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from sppo import SPPO, load_vec_normalize
 from sppo.loading import LoadError
 from sppo.loading.inspection import report
-from tests.loading.filecraft import FIXTURES, members, packed, with_entry
+from sppo.surrogates import Sample, Surrogate, parameter
+from tests.loading.filecraft import FIXTURES, members, packed, with_entry, witnessed
 from tests.loading.payloads import text
 
 MODEL = FIXTURES / "sb3-2.9.2-discrete.zip"
@@ -170,3 +172,42 @@ def test_statistics_set_nothing_else() -> None:
         raw = genuine[:-2] + text(attribute) + b"Nsb."
         with pytest.raises(LoadError, match=f"it sets {attribute}, which is no part of VecNormalize"):
             load_vec_normalize(io.BytesIO(raw), venv)
+
+
+@dataclass(frozen=True)
+class Quadratic(Surrogate):
+    """A user's own surrogate, with a number and a schedule of its own."""
+
+    name = "quadratic-of-test-settable"
+    title = "Quadratic"
+    colour = "#000000"
+
+    width: float = parameter(0.2, "float", "half the interval", above=0.0)
+    strength: Any = parameter(1.0, "schedule", "weight of the penalty", above=0.0)  # noqa: RUF009
+
+    def objective(self, sample: Sample) -> th.Tensor:
+        penalty = sample.advantage.abs() * (sample.ratio - 1) ** 2 / (2 * self.width)
+        return sample.advantage * sample.ratio - self.strength * penalty
+
+
+@pytest.mark.parametrize("chosen", [Quadratic.name, f"{__name__}:Quadratic"])
+def test_the_parameters_of_a_surrogate_are_restored(chosen: str, tmp_path: Path) -> None:
+    """By value, function or not; and a surrogate that the program lacks is asked for, never imported."""
+    options: dict[str, Any] = {"surrogate": chosen, "width": 0.3, "strength": lambda left: 1 + left}
+    model = SPPO("MlpPolicy", "CartPole-v1", **SMALL, **options).learn(16)
+    model.save(tmp_path / "model")
+    loaded = SPPO.load(tmp_path / "model", env=gym.make("CartPole-v1"))
+    assert loaded.surrogate_at(0.3) == model.surrogate_at(0.3)
+    loaded.learn(16)
+
+
+@pytest.mark.parametrize(
+    "chosen", ["antigravity:geohash", "nothing", "os:system", "sppo.cli:main", ":", "os:", 3]
+)
+def test_a_file_imports_no_surrogate(chosen: Any) -> None:
+    raw = with_entry(MODEL, "surrogate", value=chosen)
+    with witnessed() as seen, pytest.warns(UserWarning, match="surrogate: "):
+        model = SPPO.load(io.BytesIO(raw), device="cpu")
+    assert not seen
+    with pytest.raises(ValueError, match=r"training needs.*surrogate"):
+        model.learn(16)
