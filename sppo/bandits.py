@@ -24,8 +24,7 @@ a difference, so that no rounding error accumulates however long the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -292,14 +291,19 @@ def simulate(
     table = _means_table(arms, gap, means, seed_list)
     points = min(_integer("points", points, least=1), horizon)
     rounds = np.array([horizon * i // points for i in range(1, points + 1)], dtype=np.int64)
-    states = np.stack([_sfc64_state(agent_stream(seed, agent_seed)) for seed in seed_list])
+    streams: Any = [agent_stream(seed, agent_seed).bit_generator.state for seed in seed_list]
+    states = np.array([stream["state"]["state"] for stream in streams], dtype=np.uint64)
     runs = (len(step_sizes), len(seed_list))
     regret = np.empty((*runs, len(rounds)))
     pulls = np.zeros((*runs, table.shape[1]), dtype=np.int64)
     log_weights = np.zeros((*runs, table.shape[1]))
 
-    with _numba_threads(threads):
+    before = numba.get_num_threads()
+    numba.set_num_threads(before if threads is None else _integer("threads", threads, least=1))
+    try:
         _run_all(ALGORITHMS.index(algorithm), table, states, step_sizes, rounds, regret, pulls, log_weights)
+    finally:
+        numba.set_num_threads(before)
     return BanditResult(
         algorithm=algorithm,
         gap=None if gap is None else float(gap),
@@ -313,23 +317,6 @@ def simulate(
         pulls=pulls,
         log_policy=log_weights - logsumexp(log_weights, axis=-1, keepdims=True),
     )
-
-
-@contextmanager
-def _numba_threads(threads: int | None) -> Iterator[None]:
-    """Let parallel kernels use this many threads inside the block; ``None`` changes nothing."""
-    before = numba.get_num_threads()
-    if threads is not None:
-        numba.set_num_threads(_integer("threads", threads, least=1))
-    try:
-        yield
-    finally:
-        numba.set_num_threads(before)
-
-
-def _sfc64_state(generator: np.random.Generator) -> npt.NDArray[np.uint64]:
-    state: Any = generator.bit_generator.state
-    return np.array(state["state"]["state"], dtype=np.uint64)
 
 
 def _integer(name: str, value: Any, least: int) -> int:

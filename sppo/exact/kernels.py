@@ -206,11 +206,10 @@ def measure(method: Method, alpha: float, packets: Packets, actions: int, packs:
                 w = p_old * u
             gain = gain + w * load(pair, ADVANTAGE, at)
             moved = moved + (w if objective == MDPO else p_old) * u
-        divergence = shift - moved
-        if objective == MDPO:
-            divergence = moved / mass - shift
+        scale = 1.0 / mass
+        divergence = moved * scale - shift if objective == MDPO else shift - moved
         if objective != SMDPO:
-            gain = gain / mass
+            gain = gain * scale
         occupancy = load(packets.single, OCCUPANCY, k * WIDTH)
         if method.rule == ARMIJO:
             gain = gain - load(packets.single, INV_ETA, k * WIDTH) * divergence

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import solve_discrete_are, solve_discrete_lyapunov
 
-FloatArray = npt.NDArray[np.float64]
+from sppo.exact.evaluation import Array
 
 
 class UnstablePolicyError(ValueError):
@@ -37,14 +37,14 @@ class LinearGaussianPolicy:
     :param scale: L, shape (actions, noises); zero for a deterministic policy
     """
 
-    gain: FloatArray
-    scale: FloatArray
+    gain: Array
+    scale: Array
 
-    def __call__(self, state: FloatArray, noise: FloatArray) -> FloatArray:
+    def __call__(self, state: Array, noise: Array) -> Array:
         """Actions for states (..., n) and noises (..., q)."""
         return state @ self.gain.T + noise @ self.scale.T
 
-    def moved(self, gain_step: FloatArray, scale_step: FloatArray) -> LinearGaussianPolicy:
+    def moved(self, gain_step: Array, scale_step: Array) -> LinearGaussianPolicy:
         """The policy whose parameters differ from these by the given steps."""
         return LinearGaussianPolicy(self.gain + gain_step, self.scale + scale_step)
 
@@ -65,62 +65,80 @@ class LQREvaluation:
     problem: LQR
     policy: LinearGaussianPolicy
     value: float
-    value_matrix: FloatArray
+    value_matrix: Array
     value_constant: float
-    action_curvature: FloatArray
-    gain_residual: FloatArray
-    state_moment: FloatArray
+    action_curvature: Array
+    gain_residual: Array
+    state_moment: Array
 
-    def v(self, state: FloatArray) -> FloatArray:
+    def v(self, state: Array) -> Array:
         """V(s) for states of shape (..., n)."""
         return -np.einsum("...i,ij,...j->...", state, self.value_matrix, state) - self.value_constant
 
-    def q(self, state: FloatArray, action: FloatArray) -> FloatArray:
+    def q(self, state: Array, action: Array) -> Array:
         """Q(s, a) for states (..., n) and actions (..., p)."""
         problem = self.problem
         following = state @ problem.dynamics.T + action @ problem.control.T
         spread = np.trace(problem.noise_covariance @ self.value_matrix)
         return problem.reward(state, action) + problem.gamma * (self.v(following) - spread)
 
-    def action_gradient(self, state: FloatArray, action: FloatArray) -> FloatArray:
+    def action_gradient(self, state: Array, action: Array) -> Array:
         """∇_a Q(s, a) for states (..., n) and actions (..., p)."""
         problem = self.problem
         cross = problem.gamma * problem.control.T @ self.value_matrix @ problem.dynamics
         return -2 * (action @ self.action_curvature.T + state @ cross.T)
 
-    def gradient(self) -> tuple[FloatArray, FloatArray]:
+    def gradient(self) -> tuple[Array, Array]:
         """(∂J/∂K, ∂J/∂L) = (−2EΣ, −2hGL): the deterministic (L = 0) or stochastic value gradient."""
         scale_gradient = -2 * self.problem.horizon * self.action_curvature @ self.policy.scale
         return -2 * self.gain_residual @ self.state_moment, scale_gradient
 
 
-@dataclass(frozen=True, eq=False)
 class LQR:
-    """A linear-quadratic problem; build it with :func:`lqr`, which checks the matrices.
+    """A linear-quadratic problem.
 
     :param dynamics: A, shape (n, n)
     :param control: B, shape (n, p)
-    :param state_cost: Q, shape (n, n), positive definite
-    :param action_cost: R, shape (p, p), positive definite
-    :param gamma: discount γ
-    :param initial_covariance: S_0, shape (n, n), positive definite
-    :param noise_covariance: W, shape (n, n)
+    :param state_cost: Q, symmetric positive definite, shape (n, n)
+    :param action_cost: R, symmetric positive definite, shape (p, p)
+    :param gamma: discount γ in (0, 1)
+    :param initial_covariance: S_0, symmetric positive definite; the identity by default
+    :param noise_covariance: W, symmetric positive semi-definite; zero by default
     """
 
-    dynamics: FloatArray
-    control: FloatArray
-    state_cost: FloatArray
-    action_cost: FloatArray
-    gamma: float
-    initial_covariance: FloatArray
-    noise_covariance: FloatArray
+    def __init__(
+        self,
+        dynamics: npt.ArrayLike,
+        control: npt.ArrayLike,
+        state_cost: npt.ArrayLike,
+        action_cost: npt.ArrayLike,
+        *,
+        gamma: float,
+        initial_covariance: npt.ArrayLike | None = None,
+        noise_covariance: npt.ArrayLike | None = None,
+    ) -> None:
+        self.dynamics, self.control = _matrix("dynamics", dynamics), _matrix("control", control)
+        states, actions = len(self.dynamics), self.control.shape[1]
+        if self.dynamics.shape != (states, states):
+            raise ValueError(f"dynamics must be square, not {self.dynamics.shape}")
+        if len(self.control) != states:
+            raise ValueError(f"control must have {states} rows, one per state, not {self.control.shape}")
+        if not 0 < gamma < 1:
+            raise ValueError(f"gamma must be strictly between 0 and 1, not {gamma!r}")
+        self.gamma = float(gamma)
+        start = np.eye(states) if initial_covariance is None else initial_covariance
+        noise = np.zeros((states, states)) if noise_covariance is None else noise_covariance
+        self.state_cost = _symmetric("state_cost", state_cost, states, definite=True)
+        self.action_cost = _symmetric("action_cost", action_cost, actions, definite=True)
+        self.initial_covariance = _symmetric("initial_covariance", start, states, definite=True)
+        self.noise_covariance = _symmetric("noise_covariance", noise, states, definite=False)
 
     @property
     def horizon(self) -> float:
         """h = 1 / (1 − γ), the mass of the occupancy."""
         return 1 / (1 - self.gamma)
 
-    def reward(self, state: FloatArray, action: FloatArray) -> FloatArray:
+    def reward(self, state: Array, action: Array) -> Array:
         """r(s, a) = −sᵀQs − aᵀRa for states (..., n) and actions (..., p)."""
         state_part = np.einsum("...i,ij,...j->...", state, self.state_cost, state)
         return -state_part - np.einsum("...i,ij,...j->...", action, self.action_cost, action)
@@ -132,16 +150,12 @@ class LQR:
         :param scale: L; a number stands for that multiple of the identity
         """
         states, actions = self.control.shape
-        gain_matrix = np.zeros((actions, states)) if gain is None else np.array(gain, dtype=np.float64)
-        scale_matrix = np.array(scale, dtype=np.float64)
-        if scale_matrix.ndim == 0:
-            scale_matrix = scale_matrix * np.eye(actions)
+        gain_matrix = _matrix("gain", np.zeros((actions, states)) if gain is None else gain)
+        scale_matrix = _matrix("scale", scale if np.ndim(scale) else scale * np.eye(actions))
         if gain_matrix.shape != (actions, states):
             raise ValueError(f"gain must have shape ({actions}, {states}), not {gain_matrix.shape}")
-        if scale_matrix.ndim != 2 or scale_matrix.shape[0] != actions:
+        if len(scale_matrix) != actions:
             raise ValueError(f"scale must be a number or have {actions} rows, not shape {scale_matrix.shape}")
-        if not (np.isfinite(gain_matrix).all() and np.isfinite(scale_matrix).all()):
-            raise ValueError("the policy has entries that are not finite")
         return LinearGaussianPolicy(gain_matrix, scale_matrix)
 
     def spectral_radius(self, policy: LinearGaussianPolicy) -> float:
@@ -190,45 +204,8 @@ class LQR:
         return self.evaluate(self.policy(gain))
 
 
-def lqr(
-    dynamics: npt.ArrayLike,
-    control: npt.ArrayLike,
-    state_cost: npt.ArrayLike,
-    action_cost: npt.ArrayLike,
-    *,
-    gamma: float,
-    initial_covariance: npt.ArrayLike | None = None,
-    noise_covariance: npt.ArrayLike | None = None,
-) -> LQR:
-    """Build and check a linear-quadratic problem.
-
-    :param dynamics: A, shape (n, n)
-    :param control: B, shape (n, p)
-    :param state_cost: Q, symmetric positive definite, shape (n, n)
-    :param action_cost: R, symmetric positive definite, shape (p, p)
-    :param gamma: discount γ in (0, 1)
-    :param initial_covariance: S_0, symmetric positive definite; the identity by default
-    :param noise_covariance: W, symmetric positive semi-definite; zero by default
-    """
-    a, b = _matrix("dynamics", dynamics), _matrix("control", control)
-    states = len(a)
-    if a.shape != (states, states):
-        raise ValueError(f"dynamics must be square, not {a.shape}")
-    if b.shape[0] != states or b.shape[1] == 0:
-        raise ValueError(f"control must have {states} rows, one per state, and a column, not {b.shape}")
-    if not 0 < gamma < 1:
-        raise ValueError(f"gamma must be strictly between 0 and 1, not {gamma!r}")
-    start = np.eye(states) if initial_covariance is None else initial_covariance
-    noise = np.zeros((states, states)) if noise_covariance is None else noise_covariance
-    return LQR(
-        dynamics=a,
-        control=b,
-        state_cost=_symmetric("state_cost", state_cost, states, definite=True),
-        action_cost=_symmetric("action_cost", action_cost, b.shape[1], definite=True),
-        gamma=float(gamma),
-        initial_covariance=_symmetric("initial_covariance", start, states, definite=True),
-        noise_covariance=_symmetric("noise_covariance", noise, states, definite=False),
-    )
+#: By the name of its function.
+lqr = LQR
 
 
 def double_integrator(*, masses: Sequence[float] = (1.0,), step: float = 0.2, gamma: float = 0.95) -> LQR:
@@ -261,13 +238,13 @@ def random_lqr(
     )
 
 
-def _lyapunov(transition: FloatArray, source: FloatArray) -> FloatArray:
+def _lyapunov(transition: Array, source: Array) -> Array:
     """The symmetric X = T X Tᵀ + S."""
     solution = solve_discrete_lyapunov(transition, source)
     return (solution + solution.T) / 2
 
 
-def _matrix(name: str, value: npt.ArrayLike) -> FloatArray:
+def _matrix(name: str, value: npt.ArrayLike) -> Array:
     matrix = np.array(value, dtype=np.float64)
     if matrix.ndim != 2 or matrix.size == 0:
         raise ValueError(f"{name} must be a matrix, not an array of shape {matrix.shape}")
@@ -276,7 +253,7 @@ def _matrix(name: str, value: npt.ArrayLike) -> FloatArray:
     return matrix
 
 
-def _symmetric(name: str, value: npt.ArrayLike, size: int, *, definite: bool) -> FloatArray:
+def _symmetric(name: str, value: npt.ArrayLike, size: int, *, definite: bool) -> Array:
     matrix = _matrix(name, value)
     if matrix.shape != (size, size):
         raise ValueError(f"{name} must have shape ({size}, {size}), not {matrix.shape}")

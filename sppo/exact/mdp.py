@@ -101,37 +101,23 @@ class TabularMDP:
 
     def _transition_rows(self, transition: Any) -> sp.csr_matrix:
         states, actions = self.n_states, self.n_actions
-        if sp.issparse(transition):
-            expected: tuple[int, ...] = (states * actions, states)
-            if transition.shape != expected:
-                raise ValueError(
-                    f"a sparse transition matrix has one row per state and action: shape {expected} "
-                    f"for a reward of shape {self.reward.shape}, not {transition.shape}"
-                )
-            rows = sp.csr_matrix(transition, dtype=np.float64, copy=True)
-            if not np.all(np.isfinite(rows.data)):
-                raise ValueError("transition has entries that are not finite")
-        else:
-            dense = _finite(transition, "transition", ndim=3)
-            expected = (states, actions, states)
-            if dense.shape != expected:
-                raise ValueError(
-                    f"transition must have shape {expected} (state, action, next state) "
-                    f"for a reward of shape {self.reward.shape}, not {dense.shape}"
-                )
-            rows = sp.csr_matrix(dense.reshape(states * actions, states))
+        sparse = sp.issparse(transition)
+        expected = (states * actions, states) if sparse else (states, actions, states)
+        given = transition.shape if sparse else np.shape(transition)
+        if given != expected:
+            layout = "one row per state and action" if sparse else "state, action, next state"
+            raise ValueError(
+                f"transition must have shape {expected} ({layout}) "
+                f"for a reward of shape {self.reward.shape}, not {given}"
+            )
+        if not sparse:
+            transition = np.reshape(_finite(transition, "transition", ndim=3), (states * actions, states))
+        rows = sp.csr_matrix(transition, dtype=np.float64, copy=True)
+        if not np.all(np.isfinite(rows.data)):
+            raise ValueError("transition has entries that are not finite")
         rows.sum_duplicates()
         rows.eliminate_zeros()
-        if rows.nnz and rows.data.min() < 0.0:
-            raise ValueError(f"transition has a negative probability, {rows.data.min():g}")
-        sums = np.asarray(rows.sum(axis=1)).ravel()
-        bad = np.flatnonzero(np.abs(sums - 1.0) > SUM_TOLERANCE)
-        if bad.size:
-            s, a = divmod(int(bad[0]), actions)
-            raise ValueError(
-                f"transition probabilities must sum to 1: state {s}, action {a} sums to {sums[bad[0]]:.12g} "
-                f"({bad.size} such rows)"
-            )
+        _check_distributions(rows, "transition", actions)
         return rows
 
     @property
@@ -231,11 +217,13 @@ def _finite(value: Any, name: str, *, ndim: int) -> Array:
     return array
 
 
-def _check_distributions(rows: Array, name: str) -> None:
+def _check_distributions(rows: Any, name: str, actions: int = 0) -> None:
+    """Rows are states, or with ``actions`` pairs of state and action."""
     if rows.min() < 0.0:
         raise ValueError(f"{name} has a negative probability, {rows.min():g}")
-    sums = rows.sum(axis=1)
+    sums = np.asarray(rows.sum(axis=1)).ravel()
     worst = int(np.argmax(np.abs(sums - 1.0)))
     if abs(sums[worst] - 1.0) > SUM_TOLERANCE:
-        where = "" if len(rows) == 1 else f" in state {worst}"
+        where = f" in state {worst // max(1, actions)}" if sums.size > 1 else ""
+        where += f", action {worst % actions}" if actions else ""
         raise ValueError(f"{name} must sum to 1; it sums to {sums[worst]:.12g}{where}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sppo.bandits import ALGORITHMS, BanditResult, mean_half_width, simulate
-from sppo.figures.figure import Figure, Table, Tables, stack, where
+from sppo.figures.figure import Figure, Row, Table, Tables, stack, where
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,78 +25,55 @@ GAPS = {"easy": 0.5, "hard": 0.1}
 HORIZONS = {2: 100_000, 10: 200_000, 100: 600_000}
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """The paper's protocol: horizons are divided by ``shorten``; environment seeds are 0, ..., ``seeds`` − 1.
+def _run(algorithm: str, difficulty: str, arms: int, quick: bool) -> tuple[BanditResult, BanditResult]:
+    """All step sizes on the tuning environments, and the best of them on the fresh ones.
 
-    The step size is tuned and reported on the same runs, as in the paper. The next ``seeds`` environments,
-    on which nothing was tuned, check that the choice did not flatter any algorithm.
+    The step size is tuned and reported on the same runs, as in the paper. As many environments again, on
+    which nothing was tuned, check that the choice did not flatter any algorithm.
     """
-
-    seeds: int = 50
-    shorten: int = 1
-
-    def run(self, algorithm: str, difficulty: str, arms: int) -> tuple[BanditResult, BanditResult]:
-        """All step sizes on the tuning environments, and the best of them on the fresh ones."""
-        problem: dict[str, Any] = {
-            "arms": arms,
-            "gap": GAPS[difficulty],
-            "horizon": HORIZONS[arms] // self.shorten,
-        }
-        tuned = simulate(algorithm, **problem, eta=STEP_SIZES, seeds=self.seeds)
-        fresh_seeds = range(self.seeds, 2 * self.seeds)
-        return tuned, simulate(algorithm, **problem, eta=tuned.best_eta, seeds=fresh_seeds)
+    seeds, horizon = (20, HORIZONS[arms] // 10) if quick else (50, HORIZONS[arms])
+    problem: Row = {"arms": arms, "gap": GAPS[difficulty], "horizon": horizon}
+    tuned = simulate(algorithm, **problem, eta=STEP_SIZES, seeds=seeds)
+    return tuned, simulate(algorithm, **problem, eta=tuned.best_eta, seeds=range(seeds, 2 * seeds))
 
 
 def compute(quick: bool, progress: bool) -> dict[str, Table]:
     """Tables ``curves`` (tuned step sizes), ``grid`` (every step size) and ``summary`` (a row per panel)."""
-    experiment = Experiment(seeds=20, shorten=10) if quick else Experiment()
-    curves: list[dict[str, Any]] = []
-    grid: list[dict[str, Any]] = []
-    summary: list[dict[str, Any]] = []
-    for difficulty in GAPS:
-        for arms in HORIZONS:
-            results = {}
-            for algorithm in ALGORITHMS:
-                if progress:
-                    print(f"bandit: {difficulty}, {arms} arms, {algorithm}", flush=True)
-                results[algorithm] = experiment.run(algorithm, difficulty, arms)
-            panel = {"difficulty": difficulty, "gap": GAPS[difficulty], "arms": arms}
-            for algorithm, (tuned, fresh) in results.items():
-                key = {**panel, "algorithm": algorithm}
-                curves += [{**key, **row} for row in _curve_rows(tuned)]
-                grid += [{**key, **row} for row in _grid_rows(tuned)]
-                summary.append({**key, **_summary_row(tuned, fresh, *results["sexp3"])})
+    curves: list[Row] = []
+    grid: list[Row] = []
+    summary: list[Row] = []
+    for difficulty, arms in product(GAPS, HORIZONS):
+        results = {}
+        for algorithm in ALGORITHMS:
+            if progress:
+                print(f"bandit: {difficulty}, {arms} arms, {algorithm}", flush=True)
+            results[algorithm] = _run(algorithm, difficulty, arms, quick)
+        for algorithm, (tuned, fresh) in results.items():
+            panel = {"difficulty": difficulty, "gap": GAPS[difficulty], "arms": arms, "algorithm": algorithm}
+            curves += [{**panel, **row} for row in _curve_rows(tuned)]
+            grid += [{**panel, **row} for row in _grid_rows(tuned)]
+            summary.append({**panel, **_summary_row(tuned, fresh, *results["sexp3"])})
     return {"curves": stack(curves), "grid": stack(grid), "summary": stack(summary)}
 
 
-def _curve_rows(result: BanditResult) -> list[dict[str, Any]]:
+def _curve_rows(result: BanditResult) -> list[Row]:
     lower, upper = result.interval()
-    best = result.best
+    best, names = result.best, ("round", "regret", "lower", "upper")
     columns = (result.rounds, result.mean[best], lower[best], upper[best])
-    return [
-        {"eta": result.best_eta, "round": t, "regret": mean, "lower": low, "upper": high}
-        for t, mean, low, high in zip(*(column.tolist() for column in columns), strict=True)
-    ]
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [{"eta": result.best_eta, **dict(zip(names, row, strict=True))} for row in rows]
 
 
-def _grid_rows(result: BanditResult) -> list[dict[str, Any]]:
-    lower, upper = result.interval()
-    return [
-        {
-            "eta": float(eta),
-            "horizon": result.horizon,
-            "final_regret": result.mean[e, -1],
-            "lower": lower[e, -1],
-            "upper": upper[e, -1],
-        }
-        for e, eta in enumerate(result.eta)
-    ]
+def _grid_rows(result: BanditResult) -> list[Row]:
+    names = ("eta", "final_regret", "lower", "upper")
+    ends = (values[:, -1].tolist() for values in (result.mean, *result.interval()))
+    rows = [dict(zip(names, row, strict=True)) for row in zip(result.eta.tolist(), *ends, strict=True)]
+    return [{"eta": row["eta"], "horizon": result.horizon, **row} for row in rows]
 
 
 def _summary_row(
     tuned: BanditResult, fresh: BanditResult, tuned_sexp3: BanditResult, fresh_sexp3: BanditResult
-) -> dict[str, Any]:
+) -> Row:
     """Final regrets with 95% half-widths, and the excess over sEXP3 paired by environment."""
     samples = {
         "regret": tuned.final[tuned.best],
@@ -104,7 +81,7 @@ def _summary_row(
         "fresh_regret": fresh.final[0],
         "fresh_excess": fresh.final[0] - fresh_sexp3.final[0],
     }
-    row: dict[str, Any] = {"eta": tuned.best_eta, "horizon": tuned.horizon, "seeds": len(tuned.seeds)}
+    row: Row = {"eta": tuned.best_eta, "horizon": tuned.horizon, "seeds": len(tuned.seeds)}
     for name, sample in samples.items():
         row[name] = float(sample.mean())
         row[f"{name}_half_width"] = float(mean_half_width(sample))
@@ -130,7 +107,7 @@ def draw(tables: Tables) -> MplFigure:
     return figure
 
 
-def _draw_panel(axis: Axes, curves: dict[str, Any]) -> None:
+def _draw_panel(axis: Axes, curves: Table) -> None:
     for algorithm, (label, colour) in LABELS.items():
         curve = where(curves, algorithm=algorithm)
         axis.plot(curve["round"], curve["regret"], color=colour, label=f"{label}, η = {curve['eta'][0]:g}")

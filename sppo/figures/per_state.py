@@ -33,18 +33,9 @@ def _problems() -> dict[str, TabularMDP]:
 def _tuned(mdp: TabularMDP, quick: bool, progress: bool) -> float:
     """The η = 2^k of best J after 2000 iterations of closed-form sMDPO; among equals the fastest."""
     etas = list(powers(-13, 13, 4 if quick else 1))
-    result = sweep(
-        mdp,
-        "smdpo",
-        "closed_form",
-        iterations=TUNING_ITERATIONS,
-        eta=etas,
-        keep_curves=True,
-        progress=progress,
-    )
-    assert result.curves is not None
-    best = result.final >= result.final.max() - 1e-9
-    return float(np.array(etas)[best][result.curves[best].mean(axis=1).argmax()])
+    steps = TUNING_ITERATIONS
+    result = sweep(mdp, "smdpo", "closed_form", iterations=steps, eta=etas, progress=progress)
+    return float(result.best_setting["eta"])
 
 
 def compute(quick: bool, progress: bool) -> dict[str, Table]:
@@ -59,7 +50,9 @@ def compute(quick: bool, progress: bool) -> dict[str, Table]:
         start = mdp.evaluate(np.full(mdp.reward.shape, 1.0 / mdp.n_actions))
         for kind, eta in steps.items():
             result = solve(mdp, "smdpo", "closed_form", iterations=iterations, eta=eta)
-            at_start = theory.per_state_step_size(mdp, start)
+            first = (
+                theory.per_state_step_size(mdp, start) if isinstance(eta, str) else np.full(start.v.size, eta)
+            )
             arrival = {
                 f"iterations_to_{share}_percent": _first(result.values >= share / 100 * optimum)
                 for share in (50, 90, 99)
@@ -68,10 +61,8 @@ def compute(quick: bool, progress: bool) -> dict[str, Table]:
                 {
                     "environment": name,
                     "step": kind,
-                    "eta_first": float(at_start.min()) if kind == "per-state" else float(eta),
-                    "eta_first_largest": float(at_start[start.occupancy > 0].max())
-                    if kind == "per-state"
-                    else float(eta),
+                    "eta_first": float(first.min()),
+                    "eta_first_largest": float(first[start.occupancy > 0].max()),
                     "value_at_2000": result.values[min(TUNING_ITERATIONS, iterations) - 1],
                     "final_value": result.values[-1],
                     "optimal_value": optimum,

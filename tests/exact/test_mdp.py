@@ -119,7 +119,7 @@ def test_large_sparse_problem_is_exact():
     [
         ({"gamma": 1.0}, "gamma must be in"),
         ({"gamma": -0.1}, "gamma must be in"),
-        ({"transition": np.full((2, 2, 2), 0.4)}, "must sum to 1: state 0, action 0"),
+        ({"transition": np.full((2, 2, 2), 0.4)}, "must sum to 1; .* in state 0, action 0"),
         ({"transition": np.full((2, 3, 2), 0.5)}, "must have shape"),
         ({"transition": sp.csr_matrix(np.full((2, 2), 0.5))}, "one row per state and action"),
         ({"transition": [[[1.5, -0.5]] * 2] * 2}, "negative probability"),
