@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sppo.report.cells import Cell, build_cells, looks_of
 from sppo.report.curves import logged_figure
 from sppo.report.extras import require
-from sppo.report.labels import Look
 from sppo.report.logdir import find_runs, read_logged
 from sppo.report.plots import write_sheet
 from sppo.report.provenance import Provenance, installed, shown_path
-from sppo.report.statistics import FEW_RUNS
-from sppo.report.summary import Comparison, FinalReturn, summarise
+from sppo.report.statistics import FEW_RUNS, Estimate
+from sppo.report.summary import FinalReturn, summarise
 from sppo.report.tables import estimate_columns, shown, text_table, write_csv
 
 _HEADER = (
@@ -38,11 +37,14 @@ class Compared:
 
     cell: Cell
     final: FinalReturn
-    against: Comparison | None
+    gap: Estimate | None
+    better: Estimate | None
 
     @property
-    def last_steps(self) -> list[int]:
-        return [int(run.timesteps[-1]) for run in self.cell.completed]
+    def ends(self) -> tuple[int, int] | tuple[None, None]:
+        """The lowest and the highest last step of a run."""
+        steps = [int(run.timesteps[-1]) for run in self.cell.completed]
+        return (min(steps), max(steps)) if steps else (None, None)
 
     @property
     def tally(self) -> str:
@@ -98,7 +100,11 @@ def compare_cells(cells: Sequence[Cell], baseline: str) -> list[Compared]:
         raise LookupError(f"--baseline {baseline}: the runs are of {', '.join(names)}")
     summary = summarise(cells, baselines)
     against = {row.cells[0]: row for row in summary.comparisons if row.env is not None}
-    rows = [Compared(row.cell, row, against.get(row.cell)) for row in summary.finals]
+    rows = []
+    for final in summary.finals:
+        other = against.get(final.cell)
+        gap, better = (other.difference, other.improvement) if other else (None, None)
+        rows.append(Compared(final.cell, final, gap, better))
     tasks = list(dict.fromkeys(cell.task for cell in cells))
     return sorted(rows, key=lambda row: (tasks.index(row.cell.task), not _is_baseline(row.cell, baseline)))
 
@@ -113,8 +119,7 @@ def _table(rows: Sequence[Compared]) -> str:
     lines = []
     for row in rows:
         name = f"{row.cell.task}: {row.cell.label}" if several else row.cell.label
-        gap, better = (row.against.difference, row.against.improvement) if row.against else (None, None)
-        lines.append([name, row.tally, shown(row.final.mean), shown(gap), shown(better, 2)])
+        lines.append([name, row.tally, shown(row.final.mean), shown(row.gap), shown(row.better, 2)])
     return text_table(header, lines)
 
 
@@ -126,7 +131,7 @@ def _notes(rows: Sequence[Compared], baseline: str, step: int | None) -> list[st
         if not any(_is_baseline(row.cell, baseline) for row in own):
             names = ", ".join(row.cell.label for row in own)
             notes.append(f"{where}no run of the baseline {baseline!r} (found: {names})")
-        steps = [value for row in own for value in row.last_steps]
+        steps = [step for row in own for step in row.ends if step is not None]
         if step is None and steps and min(steps) < 0.95 * max(steps):
             text = f"{where}runs end between step {min(steps)} and {max(steps)}"
             notes.append(f"{text}; --step {min(steps)} compares them at the same one")
@@ -155,37 +160,17 @@ def _write(rows: Sequence[Compared], tag: str, notes: Sequence[str], out: Path, 
     count = sum(len(row.cell.runs) for row in rows)
     footer = f"Made by: {command} | {provenance.versions} | {count} runs, seeds are not in event files"
     write_csv(out / "compare.csv", _HEADER, (_csv_row(row, tag, provenance) for row in rows))
-    tasks: dict[str, list[list[str]]] = {}
-    for row in rows:
-        tasks.setdefault(row.cell.task, []).append(_html_row(row, looks))
     curves = html.shown(plot, footer)
-    page = html.render(
-        "compare.html", f"Comparison by {tag}", [curves], tasks=tasks, notes=notes, curves=curves
-    )
+    values = {"rows": rows, "looks": looks, "notes": notes, "curves": curves}
+    page = html.render("compare.html", f"Comparison by {tag}", [curves], **values)
     (out / "compare.html").write_text(page, encoding="utf-8")
     return [*write_sheet(plot, out, footer, formats=("png",)), out / "compare.csv", out / "compare.html"]
 
 
 def _csv_row(row: Compared, tag: str, provenance: Provenance) -> tuple[object, ...]:
     cell, nothing = row.cell, (None, None, None)
-    ends = (min(row.last_steps), max(row.last_steps)) if cell.n else (None, None)
-    gap, better = (row.against.difference, row.against.improvement) if row.against else (None, None)
     return (
-        cell.task, cell.label, tag, len(cell.runs), cell.n, *ends, *row.final.mean, *row.final.iqm,
-        *(gap or nothing), *(better or nothing), " ".join(run.hash for run in cell.runs),
+        cell.task, cell.label, tag, len(cell.runs), cell.n, *row.ends, *row.final.mean, *row.final.iqm,
+        *(row.gap or nothing), *(row.better or nothing), " ".join(run.hash for run in cell.runs),
         provenance.versions, provenance.command,
     )  # fmt: skip
-
-
-def _html_row(row: Compared, looks: Mapping[str, Look]) -> list[str]:
-    from sppo.report import html
-
-    n, ends = row.cell.n, row.last_steps
-    return [
-        looks[row.cell.label].title,
-        html.estimate(row.final.mean) if n else html.alarm("no value"),
-        html.estimate(row.against.difference if row.against else None),
-        html.estimate(row.against.improvement if row.against else None, 2),
-        row.tally if n == len(row.cell.runs) else html.alarm(row.tally),
-        f"{min(ends):,} to {max(ends):,}" if n else "–",
-    ]

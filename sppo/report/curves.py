@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sppo.report.cells import Cell, Value, not_there, order_environments, order_key, seeds_of
+from sppo.report.cells import Cell, not_there, order_environments, order_key, seeds_of
 from sppo.report.labels import Look
 from sppo.report.plots import FAINT, RULE, Dashes, Key, Panel, Plot, in_rows, label_keys, line_styles
-from sppo.report.statistics import FEW_RUNS, mean_interval
+from sppo.report.statistics import FEW_RUNS, mean_estimate, mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -112,40 +112,25 @@ def logged_figure(cells: Sequence[Cell], looks: Mapping[str, Look], tag: str) ->
 
 
 def runs_text(cells: Sequence[Cell]) -> str:
-    """How many runs the lines stand for, by environment and m, and which runs are not there."""
+    """How many runs the lines stand for, by environment, and which runs are not there."""
     found: dict[str, list[str]] = {}
     for env in order_environments(cell.env for cell in cells if cell.n):
-        by_passes: dict[Value, set[int]] = {}
-        for cell in cells:
-            if cell.env == env and cell.n:
-                by_passes.setdefault(cell.setting.n_epochs, set()).add(cell.n)
-        counts = {m: _range(n) for m, n in sorted(by_passes.items(), key=lambda item: order_key(item[0]))}
-        if len(set(counts.values())) == 1:
-            text = next(iter(counts.values()))
-        else:
-            text = ", ".join(f"{n} at m = {m}" if m is not None else n for m, n in counts.items())
+        counts = sorted({cell.n for cell in cells if cell.env == env and cell.n})
+        text = " to ".join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))
         found.setdefault(text, []).append(env)
-    lost = not_there(cells)
-    completed, planned = sum(cell.n for cell in cells), sum(len(cell.runs) for cell in cells)
-    sentences = []
-    if found:
-        runs = "; ".join(f"{', '.join(environments)}: {text}" for text, environments in found.items())
-        sentences.append(f"Runs per line: {runs}.")
+    runs = "; ".join(f"{', '.join(environments)}: {text}" for text, environments in found.items())
+    text = f"Runs per line: {runs}." if runs else ""
     if any(cell.n == 1 for cell in cells):
-        sentences.append("One run has no interval.")
-    if lost:
-        sentences.append(f"{completed} of {planned} planned runs are completed ({lost}).")
-    return " ".join(sentences)
+        text += " One run has no interval."
+    if lost := not_there(cells):
+        completed, planned = sum(cell.n for cell in cells), sum(len(cell.runs) for cell in cells)
+        text += f" {completed} of {planned} planned runs are completed ({lost})."
+    return text.strip()
 
 
 def band(runs: int) -> float:
     """Opacity of an interval: those of few runs fill the panel, and lines must be seen through them."""
     return 0.18 if runs >= FEW_RUNS else 0.07
-
-
-def _range(numbers: set[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return str(low) if low == high else f"{low} to {high}"
 
 
 def _panel(
@@ -169,7 +154,10 @@ def _panel(
             ax.set_ylim(*limits)
         _format_steps(ax)
 
-    spoken = "; ".join(_spoken(cell, look) for cell, look, _ in lines)
+    spoken = "; ".join(
+        f"{look.title} {cell.setting.text} {mean_estimate(cell.finals).spoken}, n {cell.tally()}"
+        for cell, look, _ in lines
+    )
     return Panel(title, f"Learning curves, {title}. Final mean: {spoken}.", draw)
 
 
@@ -200,15 +188,6 @@ def _limits(cells: Sequence[Cell]) -> tuple[float, float] | None:
         return None
     margin = 0.05 * (high - low)
     return low - margin, high + margin
-
-
-def _spoken(cell: Cell, look: Look) -> str:
-    name = f"{look.title} {cell.setting.text}"
-    if not cell.n:
-        return f"{name} no completed run, {cell.tally()}"
-    mean, low, high = mean_interval(cell.finals)
-    interval = f", 95 % interval {low:.4g} to {high:.4g}" if cell.n > 1 else ", no interval"
-    return f"{name} {mean:.4g}{interval}, n {cell.tally()}"
 
 
 def _format_steps(ax: Axes) -> None:

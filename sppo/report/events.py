@@ -7,17 +7,17 @@ tag are, which makes reading hundreds of runs a matter of seconds.
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
 EVENT_FILES = "*tfevents*"
@@ -63,6 +63,7 @@ def write_events(path: Path, summaries: Iterable[tuple[int, Summary]], wall_time
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         writer = RecordWriter(file)
         writer.write(Event(wall_time=wall_time, file_version="brain.Event:2").SerializeToString())
@@ -78,22 +79,19 @@ def scalar(tag: str, value: float) -> Summary:
 
 
 def _read_file(path: Path, tags: Collection[str], points: dict[str, dict[int, float]]) -> str:
+    """Add a file's points; returns what is wrong with it, or nothing."""
     try:
-        with path.open("rb") as file:
-            if not path.stat().st_size:
-                return ""
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                for event in _wanted_events(data, [tag.encode() for tag in tags]):
-                    for value in event.summary.value:
-                        number = _number(value)
-                        if value.tag in tags and number is not None:
-                            points.setdefault(value.tag, {})[event.step] = number
+        for event in _wanted_events(path.read_bytes(), [tag.encode() for tag in tags]):
+            for value in event.summary.value:
+                number = _number(value) if value.tag in tags else None
+                if number is not None:
+                    points.setdefault(value.tag, {})[event.step] = number
     except (OSError, ValueError) as error:
         return str(error)
     return ""
 
 
-def _wanted_events(data: mmap.mmap, tags: list[bytes]) -> Iterator[Any]:
+def _wanted_events(data: bytes, tags: list[bytes]) -> Iterator[Event]:
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import masked_crc32c
@@ -101,35 +99,28 @@ def _wanted_events(data: mmap.mmap, tags: list[bytes]) -> Iterator[Any]:
     at, size = 0, len(data)
     while at < size:
         start = at + _HEADER.size
-        if start > size:
-            raise ValueError(f"ends in the middle of a record, {size - at} bytes left out")
-        length, checksum = _HEADER.unpack_from(data, at)
-        if masked_crc32c(data[at : at + 8]) != checksum:
+        length, checksum = _HEADER.unpack_from(data, at) if start <= size else (size, 0)
+        if start <= size and masked_crc32c(data[at : at + 8]) != checksum:
             raise ValueError(f"damaged at byte {at} of {size}, the rest is left out")
         end = start + length
         if end + _FOOTER.size > size:
             raise ValueError(f"ends in the middle of a record, {size - at} bytes left out")
-        if length <= _LARGEST:
-            payload = data[start:end]
-            if any(tag in payload for tag in tags):
-                if masked_crc32c(payload) != _FOOTER.unpack_from(data, end)[0]:
-                    raise ValueError(f"damaged at byte {at} of {size}, the rest is left out")
-                try:
-                    yield Event.FromString(payload)
-                except DecodeError as error:
-                    raise ValueError(f"no event at byte {at} of {size}, the rest is left out") from error
+        payload = data[start:end] if length <= _LARGEST else b""
+        if any(tag in payload for tag in tags):
+            if masked_crc32c(payload) != _FOOTER.unpack_from(data, end)[0]:
+                raise ValueError(f"damaged at byte {at} of {size}, the rest is left out")
+            try:
+                yield Event.FromString(payload)
+            except DecodeError as error:
+                raise ValueError(f"no event at byte {at} of {size}, the rest is left out") from error
         at = end + _FOOTER.size
 
 
-def _number(value: Any) -> float | None:
+def _number(value: Summary.Value) -> float | None:
     """A scalar as SB3 and torch write it, or as TensorFlow 2 and ``tensorboard.summary`` do."""
+    from tensorboard.util.tensor_util import make_ndarray
+
     if value.HasField("simple_value"):
         return float(value.simple_value)
-    if not value.HasField("tensor"):
-        return None
-    tensor = value.tensor
-    for numbers in (tensor.float_val, tensor.double_val, tensor.int_val, tensor.int64_val):
-        if len(numbers) == 1:
-            return float(numbers[0])
-    content = {(1, 4): "<f4", (2, 8): "<f8"}.get((tensor.dtype, len(tensor.tensor_content)))
-    return float(np.frombuffer(tensor.tensor_content, content)[0]) if content else None
+    content = make_ndarray(value.tensor) if value.HasField("tensor") else np.empty(0)
+    return float(content.item()) if content.size == 1 and content.dtype.kind in "fiu" else None

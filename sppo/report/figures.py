@@ -12,7 +12,7 @@ from sppo.report.cells import Value, order_environments, order_key, seeds_of
 from sppo.report.curves import band, beyond_figure, grid_figure
 from sppo.report.labels import Look, order_labels
 from sppo.report.plots import INK, Panel, Plot, label_keys
-from sppo.report.statistics import FEW_RUNS, Estimate
+from sppo.report.statistics import FEW_RUNS
 from sppo.report.summary import THRESHOLDS, Aggregate, Comparison, Profile, Row, Summary
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _aggregate_panel(
         ax.set_xlim(-0.6, len(clips) - 0.4)
         ax.set_ylim(-0.02, 1.02)
 
-    spoken = "; ".join(f"{looks[row.label].title} {row.where} {_spoken(row.iqm)}" for row in rows)
+    spoken = "; ".join(f"{looks[row.label].title} {row.where} {row.iqm.spoken}" for row in rows)
     return Panel(title, f"Interquartile mean of normalised final returns, {title}: {spoken}.", draw)
 
 
@@ -110,7 +110,7 @@ def improvement_figure(comparisons: Sequence[Comparison], looks: Mapping[str, Lo
         rows=[[_improvement_panel(rows, baseline, looks) for baseline, rows in by_baseline.items()]],
         keys=label_keys({row.label for row in pooled}, looks),
         x_label="probability that a run beats\na run of the baseline",
-        y_label="setting, environments pooled",
+        y_label="setting",
         seeds=_seeds(pooled),
         panel_size=(4.2, 1.0 + 0.26 * tallest),
     )
@@ -133,7 +133,7 @@ def _improvement_panel(rows: Sequence[Comparison], baseline: str, looks: Mapping
         ax.set_ylim(len(settings) - 0.4, -0.6)
         ax.set_xlim(-0.02, 1.02)
 
-    spoken = [f"{looks[r.label].title} {r.setting} {_spoken(r.improvement)}" for r in rows]
+    spoken = [f"{looks[r.label].title} {r.setting} {r.improvement.spoken}" for r in rows]
     title = f"against {looks[baseline].title}"
     return Panel(title, f"Probability of improvement {title}: " + "; ".join(spoken) + ".", draw)
 
@@ -176,25 +176,15 @@ def _profile_panel(title: str, rows: Sequence[Profile], looks: Mapping[str, Look
     return Panel(title, f"Performance profiles, {title}: " + "; ".join(spoken) + ".", draw)
 
 
-def _spoken(estimate: Estimate) -> str:
-    if not estimate.has_interval:
-        return f"{estimate.value:.2f}, no interval"
-    return f"{estimate.value:.2f}, 95 % interval {estimate.low:.2f} to {estimate.high:.2f}"
-
-
 def _intervals_text(rows: Sequence[Row], kind: str = "") -> str:
     """What the intervals are, and why some or all are not there."""
     what = f"{kind}stratified bootstrap 95 % intervals"
-    single = order_environments(cell.env for row in rows for cell in row.cells if cell.n == 1)
+    single = ", ".join(order_environments(cell.env for row in rows for cell in row.cells if cell.n == 1))
     drawn = [row.least_runs for row in rows if row.least_runs > 1]
-    if single:
-        # a bootstrap of one run has no spread at all, which would pass for certainty
-        absent = f"they need two runs of every cell, and there are cells of {', '.join(single)} with one"
-        text = f"{what.capitalize()} where there are two runs of every cell ({', '.join(single)}: one)."
-        if not drawn:
-            return f"No {what}: {absent}."
-    else:
-        text = f"{what.capitalize()}."
+    if not drawn:
+        return f"No {what}: they need two runs of every cell, and there are cells of {single} with one."
+    text = what.capitalize()
+    text += f" where there are two runs of every cell ({single}: one)." if single else "."
     if min(drawn) < FEW_RUNS:
         text += f" With as few as {min(drawn)} runs per cell they are too narrow on average."
     return text

@@ -28,6 +28,7 @@ LINES: tuple[Dashes, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)),
 #: replaced by ``currentColor`` and by a CSS variable in the HTML pages, to follow light and dark
 INK, RULE = "#1b1f24", "#c9ced6"
 FAINT = "#6a737d"
+_STYLE = Path(__file__).with_name("report.mplstyle")
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def label_keys(labels: Iterable[str], looks: Mapping[str, Look]) -> list[Key]:
 
 def write_sheet(plot: Plot, out: Path, footer: str, formats: Sequence[str] = ("png", "pdf")) -> list[Path]:
     """Save the whole figure; caption and ``footer`` are printed in it and kept in its metadata."""
-    import matplotlib as mpl
+    import matplotlib.style as mpl_style
 
     about = f"{plot.title}. {plot.caption} {footer}"
     # without a creation date, the same records give the same bytes
@@ -94,7 +95,7 @@ def write_sheet(plot: Plot, out: Path, footer: str, formats: Sequence[str] = ("p
         "pdf": {"Title": plot.title, "Subject": about, "CreationDate": None},
     }
     paths = [out / f"{plot.name}.{ending}" for ending in formats]
-    with mpl.rc_context(_RC):
+    with mpl_style.context(_STYLE):
         figure = _sheet(plot, footer)
         # the layout is the expensive part: find it once, not for every format
         figure.draw_without_rendering()
@@ -106,38 +107,15 @@ def write_sheet(plot: Plot, out: Path, footer: str, formats: Sequence[str] = ("p
 
 def panel_svgs(plot: Plot) -> list[str]:
     """Each panel as an SVG element that takes its colours from the page's style sheet."""
-    import matplotlib as mpl
+    import matplotlib.style as mpl_style
 
-    with mpl.rc_context({**_RC, "svg.fonttype": "none", "svg.hashsalt": plot.name}):
+    with mpl_style.context([_STYLE, {"svg.fonttype": "none", "svg.hashsalt": plot.name}]):
         return [_svg(plot, panel) for panel in plot.panels]
 
 
 def css_colour(colour: str) -> str:
     """What stands for a colour in a page, which has another shade of it for dark screens."""
     return {INK: "currentColor", RULE: "var(--rule)"}.get(colour, f"var(--c{colour[1:]})")
-
-
-_RC: Any = {
-    "font.family": "sans-serif",
-    "font.size": 8.5,
-    "axes.titlesize": 9,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": RULE,
-    "grid.linewidth": 0.5,
-    "axes.axisbelow": True,
-    "lines.linewidth": 1.5,
-    "lines.markersize": 3.5,
-    "axes.formatter.useoffset": False,
-    "pdf.fonttype": 42,
-}
 
 
 def _sheet(plot: Plot, footer: str) -> Figure:

@@ -33,6 +33,7 @@ RESAMPLES = 2000
 FEW_RUNS = 5
 #: resamples handled at once; bounds the memory of the count matrix
 _CHUNK = 500
+_TAILS = (50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE))
 
 
 @dataclass(frozen=True)
@@ -47,23 +48,27 @@ class Estimate:
     def has_interval(self) -> bool:
         return bool(np.isfinite(self.low) and np.isfinite(self.high))
 
+    @property
+    def spoken(self) -> str:
+        bounds = f"95 % interval {self.low:.4g} to {self.high:.4g}" if self.has_interval else "no interval"
+        return f"{self.value:.4g}, {bounds}"
+
     def __iter__(self) -> Iterator[float]:
         return iter((self.value, self.low, self.high))
 
 
-def mean_interval(samples: ArrayLike, confidence: float = CONFIDENCE) -> tuple[Array, Array, Array]:
+def mean_interval(samples: ArrayLike) -> tuple[Array, Array, Array]:
     r"""Mean over the first axis and its Student-t interval, :math:`\bar x \pm t_{n-1} s / \sqrt n`.
 
     :param samples: runs along the first axis, any further axes
     :return: mean, lower and upper bound, each of the shape of one run; the bounds are NaN for n = 1
     """
     x = np.asarray(samples, dtype=np.float64)
-    n = x.shape[0]
-    mean = x.mean(axis=0)
+    mean, n = x.mean(axis=0), len(x)
     if n < 2:
         nothing = np.full_like(mean, np.nan)
         return mean, nothing, nothing
-    half = _t_quantile(n - 1, confidence) * x.std(axis=0, ddof=1) / np.sqrt(n)
+    half = _t_quantile(n - 1) * x.std(axis=0, ddof=1) / np.sqrt(n)
     return mean, mean - half, mean + half
 
 
@@ -74,7 +79,7 @@ def mean_estimate(values: ArrayLike) -> Estimate:
     return Estimate(*(float(bound) for bound in mean_interval(values)))
 
 
-def difference(x: ArrayLike, y: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
+def difference(x: ArrayLike, y: ArrayLike) -> Estimate:
     r"""Difference of means :math:`\bar x - \bar y` with Welch's t interval (unequal variances)."""
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     value = float(a.mean() - b.mean())
@@ -84,13 +89,11 @@ def difference(x: ArrayLike, y: ArrayLike, confidence: float = CONFIDENCE) -> Es
     if var_a + var_b == 0:
         return Estimate(value, value, value)
     freedom = (var_a + var_b) ** 2 / (var_a**2 / (len(a) - 1) + var_b**2 / (len(b) - 1))
-    half = _t_quantile(float(freedom), confidence) * float(np.sqrt(var_a + var_b))
+    half = _t_quantile(float(freedom)) * float(np.sqrt(var_a + var_b))
     return Estimate(value, value - half, value + half)
 
 
-def interquartile_mean(
-    scores: Strata, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
-) -> Estimate:
+def interquartile_mean(scores: Strata, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
     r"""Mean of the middle half of all runs of all tasks, with a stratified bootstrap interval.
 
     With N runs in all, the mass :math:`g = \lfloor N/4 \rfloor / N` is cut at either end of the weighted
@@ -100,7 +103,7 @@ def interquartile_mean(
     sizes = [len(x) for x in strata]
     values = np.concatenate(strata)
     order = np.argsort(values, kind="stable")
-    weights = _weights(sizes)[order]
+    weights = np.concatenate([np.full(n, 1 / (n * len(sizes))) for n in sizes])[order]
     total = len(values)
     cut = (total // 4) / total
 
@@ -113,13 +116,16 @@ def interquartile_mean(
     point = float(trimmed(np.ones((1, total)))[0])
     if min(sizes) < 2:
         return Estimate(point)
-    draws = [trimmed(counts[:, order]) for counts in _resample(sizes, resamples, seed)]
-    return Estimate(point, *_percentiles(np.concatenate(draws), confidence))
+    rng = np.random.default_rng(seed)
+    draws = []
+    for start in range(0, resamples, _CHUNK):
+        rows = min(_CHUNK, resamples - start)
+        counts = np.concatenate([_counts(rng, n, rows) for n in sizes], axis=1)
+        draws.append(trimmed(counts[:, order]))
+    return Estimate(point, *map(float, np.percentile(np.concatenate(draws), _TAILS)))
 
 
-def probability_of_improvement(
-    x: Strata, y: Strata, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
-) -> Estimate:
+def probability_of_improvement(x: Strata, y: Strata, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
     r"""How often a run of X beats a run of Y on the same task, :math:`P(X > Y) + P(X = Y) / 2`.
 
     Per task this is the Mann-Whitney statistic divided by :math:`n_x n_y`; tasks are averaged. X and Y
@@ -138,15 +144,11 @@ def probability_of_improvement(
         first = _counts(rng, win.shape[0], resamples)
         second = _counts(rng, win.shape[1], resamples)
         draws += np.einsum("rj,rj->r", first @ win, second) / win.size
-    return Estimate(point, *_percentiles(draws / len(wins), confidence))
+    return Estimate(point, *map(float, np.percentile(draws / len(wins), _TAILS)))
 
 
 def performance_profile(
-    scores: Strata,
-    thresholds: ArrayLike,
-    resamples: int = RESAMPLES,
-    confidence: float = CONFIDENCE,
-    seed: int = 0,
+    scores: Strata, thresholds: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[Array, Array, Array]:
     r"""Fraction of runs with a score above each threshold, with pointwise stratified bootstrap bounds.
 
@@ -163,7 +165,7 @@ def performance_profile(
     draws = np.zeros((resamples, len(taus)))
     for task in above:
         draws += _counts(rng, len(task), resamples) @ task / len(task)
-    low, high = np.percentile(draws / len(above), _tails(confidence), axis=0)
+    low, high = np.percentile(draws / len(above), _TAILS, axis=0)
     return profile, low, high
 
 
@@ -176,34 +178,14 @@ def _strata(scores: Strata) -> list[Array]:
     return strata
 
 
-def _weights(sizes: Sequence[int]) -> Array:
-    return np.concatenate([np.full(n, 1 / (n * len(sizes))) for n in sizes])
-
-
 def _counts(rng: np.random.Generator, n: int, resamples: int) -> Array:
     """How often each of ``n`` runs appears in each of ``resamples`` draws with replacement."""
     drawn = rng.integers(n, size=(resamples, n)) + n * np.arange(resamples)[:, None]
     return np.bincount(drawn.ravel(), minlength=n * resamples).reshape(resamples, n).astype(np.float64)
 
 
-def _resample(sizes: Sequence[int], resamples: int, seed: int) -> Iterator[Array]:
-    rng = np.random.default_rng(seed)
-    for start in range(0, resamples, _CHUNK):
-        rows = min(_CHUNK, resamples - start)
-        yield np.concatenate([_counts(rng, n, rows) for n in sizes], axis=1)
-
-
-def _tails(confidence: float) -> list[float]:
-    return [50 * (1 - confidence), 50 * (1 + confidence)]
-
-
-def _percentiles(draws: Array, confidence: float) -> tuple[float, float]:
-    low, high = np.percentile(draws, _tails(confidence))
-    return float(low), float(high)
-
-
-def _t_quantile(freedom: float, confidence: float) -> float:
+def _t_quantile(freedom: float) -> float:
     # scipy.stats takes half a second to import; its special functions do not
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, 0.5 + confidence / 2))
+    return float(stdtrit(freedom, 0.5 + CONFIDENCE / 2))

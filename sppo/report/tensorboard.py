@@ -73,13 +73,11 @@ def build_logdir(
     for label in dict.fromkeys(cell.label for cell in cells):
         own = [cell for cell in cells if cell.label == label and cell.n]
         if own:
-            folder = _folder(out / "means" / _safe(label))
-            write_events(
-                folder / _BOOKKEEPING_FILE, _mean_summaries(own), wall_time=_wall_time(own[0].completed[0])
-            )
+            began = _wall_time(own[0].completed[0])
+            write_events(out / "means" / _safe(label) / _BOOKKEEPING_FILE, _mean_summaries(own), began)
     newest = max((_wall_time(run) for run in runs), default=0.0)
-    write_events(_folder(out / "means") / _BOOKKEEPING_FILE, [(0, layout(cells))], wall_time=newest)
-    write_events(_folder(out / "runs") / _BOOKKEEPING_FILE, [(0, _experiment(runs))], wall_time=newest)
+    write_events(out / "means" / _BOOKKEEPING_FILE, [(0, layout(cells))], newest)
+    write_events(out / "runs" / _BOOKKEEPING_FILE, [(0, _experiment(runs))], newest)
     return out
 
 
@@ -133,20 +131,17 @@ def hparams_of(config: Mapping[str, Any]) -> dict[str, Any]:
 def _write_run(run: Run, root: Path, name: str, copy: bool, thin: int) -> None:
     from tensorboard.plugins.hparams import summary_v2 as api
 
-    folder = _folder(root / name)
-    began = _wall_time(run)
-    summaries: list[tuple[int, Summary]] = []
-    hparams = api.hparams_pb(hparams_of(run.config), trial_id=name, start_time_secs=began)
-    summaries.append((0, hparams))
+    folder, began = root / name, _wall_time(run)
+    summaries = [(0, api.hparams_pb(hparams_of(run.config), trial_id=name, start_time_secs=began))]
     points = zip(run.timesteps.tolist(), run.returns.tolist(), strict=True)
     summaries += [(int(step), scalar(RETURN_TAG, value)) for step, value in points]
     if run.status in ("completed", "failed"):
         summaries.append((0, _session_end(run.status == "completed")))
-    write_events(folder / _OWN_FILE, summaries, wall_time=began)
+    write_events(folder / _OWN_FILE, summaries, began)
     if run.path is None:
         return
     if thin:
-        write_events(folder / _THINNED_FILE, _thinned(run.path / TENSORBOARD, thin), wall_time=began)
+        write_events(folder / _THINNED_FILE, _thinned(run.path / TENSORBOARD, thin), began)
         return
     for source in sorted((run.path / TENSORBOARD).rglob(EVENT_FILES)):
         target = folder / source.name
@@ -223,11 +218,6 @@ def _clear(out: Path) -> None:
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
     (out / MARKER).write_text("Made from a study's records; replaced by the next report.\n")
-
-
-def _folder(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    return path
 
 
 def _wall_time(run: Run) -> float:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
+from sppo import cli
 from sppo.records.config import RunConfig
 from sppo.records.studies import read_records
 from sppo.report.cells import build_cells
 from sppo.report.command import report_study
 from sppo.report.rerun import rerun_command
-from sppo.study import command as study_command
 from sppo.study.definition import read_plan as load_definition
 from tests.report import synthetic_study as synthetic
 
@@ -55,17 +57,22 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_commands_select_their_cells(study: Path) -> None:
-    definition = load_definition(study / "study.toml")
+def test_commands_select_their_cells(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """In a directory with nothing but a cell's completed runs, its command finds all of them and no other."""
+    monkeypatch.chdir(study)
     cells = build_cells(read_records(study).runs)
-    seen: list[tuple[str, int]] = []
-    for cell in cells:
+    for number, cell in enumerate(cells):
         words = shlex.split(rerun_command(cell, "study.toml"))
-        assert words[:4] == ["python", "-m", "sppo", "study"]
-        chosen = study_command.select(definition, study_command._parser().parse_args(words[4:]))
-        assert [run.as_dict() for run in chosen] == [run.config for run in cell.completed]
-        seen += [(str(cell.label), run.seed) for run in chosen]
-    assert len(seen) == len(definition.runs) - 1
+        assert words[:5] == ["python", "-m", "sppo", "study", "run"]
+        alone = tmp_path / "alone" / str(number)
+        for run in cell.completed:
+            assert run.path is not None
+            shutil.copytree(run.path, alone / run.path.name)
+        assert cli.main(["study", "status", *words[5:], "--out", str(alone), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == {"completed": cell.n}
+    assert sum(cell.n for cell in cells) == sum(len(cell.runs) for cell in cells) - 1
 
 
 def test_the_file_lies_beside_the_report_and_in_its_commands(study: Path, monkeypatch) -> None:
@@ -84,8 +91,7 @@ def test_a_study_goes_on_from_a_report(study: Path, monkeypatch, capsys: pytest.
     """On another machine, only what the report does not have is left to do."""
     monkeypatch.chdir(study)
     assert report_study(study, Path("published"), tensorboard_seeds=0) == 0
-    definition = load_definition(study / "study.toml")
-    arguments = study_command._parser().parse_args(["plan", "study.toml", "--published", "published"])
-    assert study_command.select(definition, arguments) == [definition.runs[-1]]
-    assert study_command.main(["plan", "study.toml", "--published", "nowhere"]) == 2
+    assert cli.main(["study", "plan", "study.toml", "--published", "published"]) == 0
+    assert "1 runs, 1 to do" in capsys.readouterr().out
+    assert cli.main(["study", "plan", "study.toml", "--published", "nowhere"]) == 2
     assert "runs.csv" in capsys.readouterr().err
