@@ -11,7 +11,11 @@ import pytest
 from benchmarks import mujoco_claims as claims
 from sppo.records.published import write_runs
 from sppo.records.studies import read_records
+from sppo.report.cells import build_cells
 from sppo.report.events import scalar, write_events
+from sppo.report.provenance import collect, shown_path
+from sppo.report.summary import summarise
+from sppo.report.tables import write_tables
 from sppo.report.tensorboard import run_name
 from tests.report import synthetic_study as synthetic
 
@@ -210,6 +214,20 @@ def test_published_tables_come_out_of_the_committed_files() -> None:
         text = page.read_text(encoding="utf-8")
         assert "<!-- table: " in text
         assert claims.fill(text, tables) == text
+
+
+@pytest.mark.parametrize("name", claims.STUDIES)
+def test_published_reports_come_out_of_the_committed_files(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables of a report, to the byte, from its runs and evaluations."""
+    monkeypatch.chdir(claims.ROOT)
+    directory = claims.RESULTS / name
+    runs = read_records(directory).runs
+    provenance = collect(f"python -m sppo report {shown_path(directory)}", runs)
+    study_file = shown_path(directory / "study.toml")
+    for path in write_tables(summarise(build_cells(runs)), provenance, tmp_path, study_file):
+        assert path.read_bytes() == (directory / path.name).read_bytes(), path.name
 
 
 def test_distances_are_kept_where_their_event_files_are_not(root: Path) -> None:
