@@ -23,24 +23,9 @@ class Setting(NamedTuple):
 
 Settings = dict[str, Setting]
 
-POLICY_KWARGS: Settings = {
-    "net_arch": Setting(
-        [64, 64], Parameter("numbers", "widths of the hidden layers, of policy and value network each")
-    ),
-    "activation_fn": Setting(
-        "tanh", Parameter("choice", "activation of the hidden layers", choices=("tanh", "relu"))
-    ),
-    "ortho_init": Setting(True, Parameter("bool", "orthogonal initialisation (gains sqrt(2), 0.01 and 1)")),
-    "log_std_init": Setting(0.0, Parameter("float", "logarithm of the initial standard deviation")),
-}
 
-#: Of VecNormalize.
-NORMALIZE: Settings = {
-    "observations": Setting(True, Parameter("bool", "normalise observations by running mean and deviation")),
-    "rewards": Setting(True, Parameter("bool", "normalise rewards by the running deviation of the return")),
-    "clip_obs": Setting(10.0, Parameter("float", "clip of normalised observations", low=0, above=True)),
-    "clip_reward": Setting(10.0, Parameter("float", "clip of normalised rewards", low=0, above=True)),
-}
+def _setting(default: Any, kind: str, help: str, **ranges: Any) -> Setting:
+    return Setting(default, Parameter(kind, help, **ranges))
 
 
 def defaults(settings: Settings) -> dict[str, Any]:
@@ -48,69 +33,73 @@ def defaults(settings: Settings) -> dict[str, Any]:
     return {name: setting.default for name, setting in settings.items()}
 
 
-def parameters(settings: Settings) -> dict[str, Parameter]:
-    """What the values may be."""
-    return {name: setting.parameter for name, setting in settings.items()}
+POLICY_KWARGS: Settings = {
+    "net_arch": _setting(
+        [64, 64], "numbers", "widths of the hidden layers, of policy and value network each"
+    ),
+    "activation_fn": _setting("tanh", "choice", "activation of the hidden layers", choices=("tanh", "relu")),
+    "ortho_init": _setting(True, "bool", "orthogonal initialisation (gains sqrt(2), 0.01 and 1)"),
+    "log_std_init": _setting(0.0, "float", "logarithm of the initial standard deviation"),
+}
 
+#: Of VecNormalize.
+NORMALIZE: Settings = {
+    "observations": _setting(True, "bool", "normalise observations by running mean and deviation"),
+    "rewards": _setting(True, "bool", "normalise rewards by the running deviation of the return"),
+    "clip_obs": _setting(10.0, "float", "clip of normalised observations", low=0, above=True),
+    "clip_reward": _setting(10.0, "float", "clip of normalised rewards", low=0, above=True),
+}
 
 _POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
 _POSITIVE: dict[str, Any] = {"low": 0, "above": True}
 _OFF: dict[str, Any] = {**_POSITIVE, "nullable": True}
+_SHAPE = {name: setting.parameter for name, setting in POLICY_KWARGS.items()}
 
 # 8 x 256 transitions per batch rather than 1 x 2048, because eight environments share one pass through the
 # policy: the same batch in half the collection time.
 _SHARED: Settings = {
-    "policy": Setting("MlpPolicy", Parameter("choice", "kind of policy", choices=_POLICIES)),
-    "learning_rate": Setting(
-        "lin_0.0003", Parameter("schedule", "Adam's step size; lin_3e-4 decays linearly to 0", low=0)
+    "policy": _setting("MlpPolicy", "choice", "kind of policy", choices=_POLICIES),
+    "learning_rate": _setting(
+        "lin_0.0003", "schedule", "Adam's step size; lin_3e-4 decays linearly to 0", low=0
     ),
-    "n_steps": Setting(256, Parameter("int", "transitions per environment and batch", low=1)),
-    "batch_size": Setting(64, Parameter("int", "transitions per minibatch", low=2)),
-    "gamma": Setting(0.99, Parameter("float", "discount factor", low=0, high=1)),
-    "gae_lambda": Setting(
-        0.95, Parameter("float", "lambda of generalised advantage estimation", low=0, high=1)
+    "n_steps": _setting(256, "int", "transitions per environment and batch", low=1),
+    "batch_size": _setting(64, "int", "transitions per minibatch", low=2),
+    "gamma": _setting(0.99, "float", "discount factor", low=0, high=1),
+    "gae_lambda": _setting(0.95, "float", "lambda of generalised advantage estimation", low=0, high=1),
+    "normalize_advantage": _setting(True, "bool", "normalise the advantages of each minibatch"),
+    "use_sde": _setting(False, "bool", "state-dependent exploration"),
+    "sde_sample_freq": _setting(
+        -1, "int", "steps between two samples of its noise, -1: once per batch", low=-1
     ),
-    "normalize_advantage": Setting(True, Parameter("bool", "normalise the advantages of each minibatch")),
-    "use_sde": Setting(False, Parameter("bool", "state-dependent exploration")),
-    "sde_sample_freq": Setting(
-        -1, Parameter("int", "steps between two samples of its noise, -1: once per batch", low=-1)
-    ),
-    "stats_window_size": Setting(
-        100, Parameter("int", "episodes that the logged means are taken over", low=1)
-    ),
-    "policy_kwargs": Setting(
-        defaults(POLICY_KWARGS),
-        Parameter("table", "shape of the networks", table=parameters(POLICY_KWARGS)),
-    ),
+    "stats_window_size": _setting(100, "int", "episodes that the logged means are taken over", low=1),
+    "policy_kwargs": _setting(defaults(POLICY_KWARGS), "table", "shape of the networks", table=_SHAPE),
 }
 
 _PPO: Settings = {
-    "n_epochs": Setting(10, Parameter("int", "passes over each batch (m)", low=1)),
-    "clip_range_vf": Setting(None, Parameter("schedule", "clip of the value function", **_OFF)),
-    "ent_coef": Setting(0.0, Parameter("float", "weight of the entropy bonus")),
-    "vf_coef": Setting(0.5, Parameter("float", "weight of the value loss", low=0)),
-    "max_grad_norm": Setting(0.5, Parameter("float", "largest norm of a gradient; none: no limit", **_OFF)),
-    "target_kl": Setting(None, Parameter("float", "stop an update beyond this divergence", **_OFF)),
-    "engine": Setting("auto", Parameter("choice", "update loop", choices=("auto", "reference", "fast"))),
+    "n_epochs": _setting(10, "int", "passes over each batch (m)", low=1),
+    "clip_range_vf": _setting(None, "schedule", "clip of the value function", **_OFF),
+    "ent_coef": _setting(0.0, "float", "weight of the entropy bonus"),
+    "vf_coef": _setting(0.5, "float", "weight of the value loss", low=0),
+    "max_grad_norm": _setting(0.5, "float", "largest norm of a gradient; none: no limit", **_OFF),
+    "target_kl": _setting(None, "float", "stop an update beyond this divergence", **_OFF),
+    "engine": _setting("auto", "choice", "update loop", choices=("auto", "reference", "fast")),
 }
 
 _TRPO: Settings = {
-    "cg_max_steps": Setting(15, Parameter("int", "steps of the conjugate gradient method", low=1)),
-    "cg_damping": Setting(0.1, Parameter("float", "damping of the Hessian", low=0)),
-    "line_search_shrinking_factor": Setting(
-        0.8, Parameter("float", "factor of the line search", high=1, **_POSITIVE)
-    ),
-    "line_search_max_iter": Setting(10, Parameter("int", "tries of the line search", low=1)),
-    "n_critic_updates": Setting(10, Parameter("int", "passes of the value network over each batch", low=1)),
-    "target_kl": Setting(0.01, Parameter("float", "trust region (delta)", **_POSITIVE)),
-    "sub_sampling_factor": Setting(1, Parameter("int", "use every n-th transition for the Hessian", low=1)),
+    "cg_max_steps": _setting(15, "int", "steps of the conjugate gradient method", low=1),
+    "cg_damping": _setting(0.1, "float", "damping of the Hessian", low=0),
+    "line_search_shrinking_factor": _setting(0.8, "float", "factor of the line search", high=1, **_POSITIVE),
+    "line_search_max_iter": _setting(10, "int", "tries of the line search", low=1),
+    "n_critic_updates": _setting(10, "int", "passes of the value network over each batch", low=1),
+    "target_kl": _setting(0.01, "float", "trust region (delta)", **_POSITIVE),
+    "sub_sampling_factor": _setting(1, "int", "use every n-th transition for the Hessian", low=1),
 }
 
 #: Class of a study's algorithm -> the parameters that it has whatever its surrogate is.
 CLASSES: dict[str, Settings] = {"sppo": {**_SHARED, **_PPO}, "trpo": {**_SHARED, **_TRPO}}
 
 SURROGATE = Parameter("name", "another surrogate: its name, or package.module:Class")
-_USE_SOFTMAX = Setting(True, Parameter("bool", "linearise the log-ratio (sPPO) instead of the ratio (PPO)"))
+_USE_SOFTMAX = _setting(True, "bool", "linearise the log-ratio (sPPO) instead of the ratio (PPO)")
 
 
 def surrogate_settings(name: str | None) -> Settings:

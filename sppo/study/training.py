@@ -174,7 +174,8 @@ def _begin(config: RunConfig, directory: Path) -> OnPolicyAlgorithm:
 
 def _go_on(config: RunConfig, writer: RunWriter, checkpoint: Path) -> OnPolicyAlgorithm:
     directory = writer.directory
-    model = restore(algorithm_class(config), checkpoint, env=make_vector(config), device="cpu")
+    kind, env = algorithm_class(config), make_vector(config)
+    model = restore(kind, checkpoint, env=env, device="cpu", identity=config.hash)
     resumption = getattr(model, RESUMPTION)
     setattr(model, RESUMPTION, None)
     # By this run's own paths: the study may have been moved since.
@@ -193,12 +194,16 @@ class _GuardedCheckpoints(ExactCheckpointCallback):
 
     def __init__(self, config: RunConfig, writer: RunWriter, every: int) -> None:
         table = writer.directory / EVALUATIONS
-        super().__init__(writer.directory / CHECKPOINTS, every, tables=[table])
+        super().__init__(writer.directory / CHECKPOINTS, every, tables=[table], identity=config.hash)
         self._guard = writer.guard
 
     def save(self) -> Path:
         self._guard()
         return super().save()
+
+    def keep_last_good(self, error: FloatingPointError, timesteps: int | None) -> None:
+        self._guard()
+        super().keep_last_good(error, timesteps)
 
 
 class _ProgressCallback(BaseCallback):

@@ -221,7 +221,7 @@ def test_a_directory_of_another_run_is_left_alone(completed: bool, tmp_path: Pat
 
 
 @pytest.mark.parametrize("header", ["", "{", "[]", '{"config": 3}'])
-@pytest.mark.parametrize("completed", [True])
+@pytest.mark.parametrize("completed", [False, True])
 def test_without_its_configuration_a_run_is_known_by_its_other_files(
     header: str, completed: bool, tmp_path: Path
 ) -> None:
