@@ -19,11 +19,12 @@ from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.engine import bookkeeping, kernels
+from sppo.engine.distributions import BERNOULLI, CATEGORICAL, GAUSSIAN
 from sppo.engine.layout import Layout, features_of
 from sppo.engine.memory import FlatMemory
 from sppo.engine.normalize import fast_step
 
-_NOISE = {kernels.GAUSSIAN: "normal_", kernels.CATEGORICAL: "exponential_", kernels.BERNOULLI: "uniform_"}
+_NOISE = {GAUSSIAN: "normal_", CATEGORICAL: "exponential_", BERNOULLI: "uniform_"}
 
 
 class Actor:
@@ -62,7 +63,7 @@ class Actor:
         for draw in self._draws:
             draw()
         actions = np.empty((self._n_envs, self._n_actions), np.float32)
-        clipped = np.empty_like(actions) if layout.kind == kernels.GAUSSIAN else actions
+        clipped = np.empty_like(actions) if layout.kind == GAUSSIAN else actions
         kernels.sample_actions(
             *(layout.layers, layout.heads, layout.kind, layout.sizes, parameters),
             *(self._features.reshape(-1), self._no_masks if masks is None else masks, self._noise),
@@ -106,7 +107,7 @@ def collect_rollout(
             float_masks = np.ascontiguousarray(action_masks.reshape(env.num_envs, -1), np.float32)
         rows = rollout_buffer.values[n_steps], rollout_buffer.log_probs[n_steps]
         actions, clipped_actions = act(memory.parameters, model._last_obs, float_masks, *rows)
-        if layout.kind == kernels.CATEGORICAL:
+        if layout.kind == CATEGORICAL:
             # Choices are integers; coins and Gaussian actions float32, as from PyTorch's distributions.
             actions = clipped_actions = actions.astype(np.int64)
         actions, clipped_actions = actions.reshape(shape), clipped_actions.reshape(shape)

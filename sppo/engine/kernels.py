@@ -1,17 +1,7 @@
-"""The compiled arithmetic: an epoch of minibatch updates without leaving machine code.
+"""The compiled arithmetic: an epoch of minibatch updates without leaving machine code, and acting.
 
-The matrix products go to BLAS; everything else is plain loops that LLVM turns into vector instructions.
-
-Arrays are float32 unless said otherwise. The networks are a table of layers, one row each with the
-columns below, in an order in which a layer comes after its source:
-
-- ``SOURCE``: the layer it reads, or -1 for the features
-- ``FAN_IN``, ``FAN_OUT``: its widths
-- ``WEIGHT``, ``BIAS``: where its weights (``FAN_OUT`` x ``FAN_IN``) and biases start in the parameters
-- ``ACTIVATION``: ``IDENTITY``, ``TANH`` or ``RELU``
-- ``COLUMN``: sum of the widths of the layers before it, its place in the workspaces
-
-The last layer of the policy is ``heads[0]``, that of the value function ``heads[1]``.
+Arrays are float32 unless said otherwise. The networks are a table of layers, see :mod:`sppo.engine.networks`;
+the last layer of the policy is ``heads[0]``, that of the value function ``heads[1]``.
 """
 
 from __future__ import annotations
@@ -21,44 +11,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sppo.compiled import njit
-from sppo.engine.blas import matmul
+from sppo.engine.distributions import (
+    CATEGORICAL,
+    GAUSSIAN,
+    HALF_LOG_TWO_PI,
+    bernoulli,
+    categorical,
+    gaussian,
+    race,
+)
+from sppo.engine.networks import COLUMN, OPTIONS, backward, forward, inline
 from sppo.surrogates import Slope
 
-SOURCE, FAN_IN, FAN_OUT, WEIGHT, BIAS, ACTIVATION, COLUMN = range(7)
-IDENTITY, TANH, RELU = range(3)
-GAUSSIAN, CATEGORICAL, BERNOULLI = range(3)
-
-# No assumption that numbers are finite: a NaN must arrive at the gradient's norm to be noticed there.
-_FAST = {"contract", "reassoc", "arcp", "nsz", "afn"}
-_OPTIONS: Any = {"fastmath": _FAST, "error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
-_entry = njit(**_OPTIONS)
-# Called from compiled code only: what Python would need to call them takes time to compile.
-_inline = njit(**{**_OPTIONS, "no_cpython_wrapper": True}, cache=False)
-
+_entry = njit(**OPTIONS)
 _ZERO, _ONE, _HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
-_HALF_LOG_TWO_PI = np.float32(0.9189385332046727)
-#: the logit that sb3-contrib gives a forbidden action
-_FORBIDDEN = np.float32(-1e8)
-
-# tanh(x) = x P(x^2) / Q(x^2) on |x| <= 9, fitted for the smallest maximal relative error (1.1e-7);
-# beyond 9 the nearest float32 is 1.
-_TANH_END = np.float32(9.0)
-_P = tuple(
-    np.float32(c)
-    for c in (
-        0.9999999206164549,
-        0.13369619807614916,
-        0.003480031858001048,
-        2.0269848679723596e-05,
-        1.2731884187464272e-08,
-    )
-)
-_Q = tuple(
-    np.float32(c)
-    for c in (0.467029680186852, 0.02582309111524736, 0.0003256600784241504, 7.55360700206687e-07)
-)
-_P0, _P1, _P2, _P3, _P4 = _P
-_Q1, _Q2, _Q3, _Q4 = _Q
 
 
 class Objective(NamedTuple):
@@ -83,148 +49,13 @@ class Adam(NamedTuple):
     max_grad_norm: float
 
 
-@_inline
-def _tanh(x: Any) -> Any:
-    x = _TANH_END if x > _TANH_END else x
-    x = -_TANH_END if x < -_TANH_END else x
-    s = x * x
-    p = _P0 + s * (_P1 + s * (_P2 + s * (_P3 + s * _P4)))
-    q = _ONE + s * (_Q1 + s * (_Q2 + s * (_Q3 + s * _Q4)))
-    return x * (p / q)
-
-
-@njit(**_OPTIONS, cache=False)
-def tanh_of(values: Any) -> Any:
-    """The networks' tanh of each element of a flat float32 array."""
-    out = np.empty_like(values)
-    for j in range(values.shape[0]):
-        out[j] = _tanh(values[j])
-    return out
-
-
-@_inline
-def forward(layers: Any, parameters: Any, features: Any, hidden: Any, ones: Any, rows: int) -> None:
-    """Fill ``hidden`` with every layer's output for the first ``rows`` rows of ``features``."""
-    capacity = ones.shape[0]
-    for k in range(layers.shape[0]):
-        width, fan_in, source = layers[k, FAN_OUT], layers[k, FAN_IN], layers[k, SOURCE]
-        start = layers[k, COLUMN] * capacity
-        weight = layers[k, WEIGHT]
-        matmul(ones, 0, False, parameters, layers[k, BIAS], False, hidden, start, rows, width, 1, _ZERO)
-        if source < 0:
-            matmul(features, 0, False, parameters, weight, True, hidden, start, rows, width, fan_in, _ONE)
-        else:
-            read = layers[source, COLUMN] * capacity
-            matmul(hidden, read, False, parameters, weight, True, hidden, start, rows, width, fan_in, _ONE)
-        out = hidden[start : start + rows * width]
-        if layers[k, ACTIVATION] == TANH:
-            for j in range(out.shape[0]):
-                out[j] = _tanh(out[j])
-        elif layers[k, ACTIVATION] == RELU:
-            for j in range(out.shape[0]):
-                out[j] = _ZERO if out[j] < _ZERO else out[j]
-
-
-@_inline
-def backward(
-    layers: Any, parameters: Any, gradient: Any, features: Any, hidden: Any, delta: Any, ones: Any, rows: int
-) -> None:
-    """Turn the outputs' gradients in ``delta`` into the parameters' gradients."""
-    capacity = ones.shape[0]
-    for k in range(layers.shape[0] - 1, -1, -1):
-        width, fan_in, source = layers[k, FAN_OUT], layers[k, FAN_IN], layers[k, SOURCE]
-        start = layers[k, COLUMN] * capacity
-        weight = layers[k, WEIGHT]
-        out = hidden[start : start + rows * width]
-        d_out = delta[start : start + rows * width]
-        if layers[k, ACTIVATION] == TANH:
-            for j in range(out.shape[0]):
-                d_out[j] *= _ONE - out[j] * out[j]
-        elif layers[k, ACTIVATION] == RELU:
-            for j in range(out.shape[0]):
-                d_out[j] = d_out[j] if out[j] > _ZERO else _ZERO
-        matmul(ones, 0, False, delta, start, False, gradient, layers[k, BIAS], 1, width, rows, _ZERO)
-        if source < 0:
-            matmul(delta, start, True, features, 0, False, gradient, weight, width, fan_in, rows, _ZERO)
-            continue
-        read = layers[source, COLUMN] * capacity
-        matmul(delta, start, True, hidden, read, False, gradient, weight, width, fan_in, rows, _ZERO)
-        matmul(delta, start, False, parameters, weight, False, delta, read, rows, fan_in, width, _ZERO)
-
-
-@_inline
-def _gaussian(out: Any, action: Any, log_std: Any, score: Any) -> tuple[Any, Any]:
-    """Log-probability and entropy of one action; ``score`` becomes the derivative by the mean."""
-    log_prob, entropy = _ZERO, _ZERO
-    for j in range(out.shape[0]):
-        precision = np.exp(np.float32(-2.0) * log_std[j])
-        distance = action[j] - out[j]
-        score[j] = distance * precision
-        log_prob -= _HALF * distance * score[j] + log_std[j] + _HALF_LOG_TWO_PI
-        entropy += _HALF + _HALF_LOG_TWO_PI + log_std[j]
-    return log_prob, entropy
-
-
-@_inline
-def _categorical(out: Any, action: Any, sizes: Any, mask: Any, score: Any, d_entropy: Any) -> tuple[Any, Any]:
-    """As :func:`_gaussian` for independent categorical choices; ``mask`` is empty if all are allowed."""
-    log_prob, entropy = _ZERO, _ZERO
-    masked = mask.shape[0] > 0
-    start = 0
-    for i in range(sizes.shape[0]):
-        end = start + sizes[i]
-        top = np.float32(-np.inf)
-        for j in range(start, end):
-            logit = _FORBIDDEN if masked and mask[j] == _ZERO else out[j]
-            top = logit if logit > top else top
-        total = _ZERO
-        for j in range(start, end):
-            logit = _FORBIDDEN if masked and mask[j] == _ZERO else out[j]
-            total += np.exp(logit - top)
-        log_total = np.log(total) + top
-        own = _ZERO
-        for j in range(start, end):
-            allowed = not masked or mask[j] != _ZERO
-            log_p = (out[j] if allowed else _FORBIDDEN) - log_total
-            chosen = start + np.int64(action[i]) == j
-            p = np.exp(log_p) if allowed else _ZERO
-            if chosen:
-                log_prob += log_p
-            # A forbidden action's logit is a constant: it has no derivative and counts as certain.
-            score[j] = (_ONE if chosen and allowed else _ZERO) - p
-            d_entropy[j] = p
-            own -= p * log_p if p > _ZERO else _ZERO
-        for j in range(start, end):
-            p = d_entropy[j]
-            d_entropy[j] = -p * (out[j] - log_total + own) if p > _ZERO else _ZERO
-        entropy += own
-        start = end
-    return log_prob, entropy
-
-
-@_inline
-def _bernoulli(out: Any, action: Any, score: Any, d_entropy: Any) -> tuple[Any, Any]:
-    """As :func:`_gaussian` for independent coins, ``out`` being the logits of 1."""
-    log_prob, entropy = _ZERO, _ZERO
-    for j in range(out.shape[0]):
-        logit = out[j]
-        small = np.exp(-abs(logit))
-        softplus = (logit if logit > _ZERO else _ZERO) + np.log1p(small)
-        p = (_ONE if logit >= _ZERO else small) / (_ONE + small)
-        log_prob += action[j] * logit - softplus
-        entropy += softplus - p * logit
-        score[j] = action[j] - p
-        d_entropy[j] = -logit * p * (_ONE - p)
-    return log_prob, entropy
-
-
-@_inline
+@inline
 def _clip(x: Any, low: Any, high: Any) -> Any:
     x = high if x > high else x
     return low if x < low else x
 
 
-@_inline
+@inline
 def _surrogate(slope: Any, log_ratio: Any, ratio: Any, advantage: Any) -> tuple[Any, Any, Any]:
     """Objective, its derivative by the log-ratio, and the divergence of one sample (float64)."""
     if slope.use_softmax:
@@ -244,7 +75,7 @@ def _surrogate(slope: Any, log_ratio: Any, ratio: Any, advantage: Any) -> tuple[
     return value, rise, divergence
 
 
-@_inline
+@inline
 def _moments(values: Any, rows: Any) -> tuple[float, float]:
     """Mean and sample standard deviation of the values at ``rows``."""
     total, squares = 0.0, 0.0
@@ -257,7 +88,7 @@ def _moments(values: Any, rows: Any) -> tuple[float, float]:
     return mean, np.sqrt(squares / (rows.shape[0] - 1))
 
 
-@_inline
+@inline
 def _loss(
     kind: int,
     sizes: Any,
@@ -288,11 +119,11 @@ def _loss(
         i = rows[b]
         mean, score, action = out[b * width : (b + 1) * width], d_out[b * width : (b + 1) * width], actions[i]
         if kind == GAUSSIAN:
-            log_prob, entropy = _gaussian(mean, action, log_std, score)
+            log_prob, entropy = gaussian(mean, action, log_std, score)
         elif kind == CATEGORICAL:
-            log_prob, entropy = _categorical(mean, action, sizes, masks[i], score, d_entropy)
+            log_prob, entropy = categorical(mean, action, sizes, masks[i], score, d_entropy)
         else:
-            log_prob, entropy = _bernoulli(mean, action, score, d_entropy)
+            log_prob, entropy = bernoulli(mean, action, score, d_entropy)
         log_ratio = np.float64(log_prob) - np.float64(old_log_prob[i])
         ratio = np.exp(log_ratio)
         advantage = (advantages[i] - offset) * scale
@@ -326,7 +157,7 @@ def _loss(
     )
 
 
-@_inline
+@inline
 def _measure(
     slope: Any,
     measured: Any,
@@ -349,7 +180,7 @@ def _measure(
     measured.divergence += divergence
 
 
-@_inline
+@inline
 def _adam(adam: Any, norm: float, state: Any) -> None:
     """Clip the gradient's norm and take one step of Adam."""
     parameters, gradient, first, second, steps = state
@@ -483,14 +314,14 @@ def sample_actions(
         out, action = hidden[policy + b * width : policy + (b + 1) * width], actions[b]
         log_prob = _ZERO
         if kind == CATEGORICAL:
-            log_prob = _race(out, sizes, masks[b], noise, b, rows, action)
+            log_prob = race(out, sizes, masks[b], noise, b, rows, action)
         else:
             for j in range(width):
                 number = noise[b * width + j]
                 if kind == GAUSSIAN:
                     log_std = parameters[heads[2] + j]
                     x = out[j] + np.exp(log_std) * number
-                    log_prob -= _HALF * number * number + log_std + _HALF_LOG_TWO_PI
+                    log_prob -= _HALF * number * number + log_std + HALF_LOG_TWO_PI
                     action[j] = x
                     x = limits[0, j] if x < limits[0, j] else x
                     clipped[b, j] = limits[1, j] if x > limits[1, j] else x
@@ -500,30 +331,3 @@ def sample_actions(
                     log_prob += np.log(p if number < p else _ONE - p)
         log_probs[b] = log_prob
         values[b] = hidden[value + b]
-
-
-@_inline
-def _race(out: Any, sizes: Any, mask: Any, noise: Any, row: int, rows: int, action: Any) -> Any:
-    """Choose whose exponential clock, running at the choice's probability, rings first.
-
-    Returns the choices' log-probability.
-    """
-    masked = mask.shape[0] > 0
-    start, log_prob = 0, _ZERO
-    for i in range(sizes.shape[0]):
-        clocks = noise[start * rows + row * sizes[i] : start * rows + (row + 1) * sizes[i]]
-        best, winner, top, total = np.float32(-np.inf), _ZERO, np.float32(-np.inf), _ZERO
-        for j in range(sizes[i]):
-            logit = _FORBIDDEN if masked and mask[start + j] == _ZERO else out[start + j]
-            # The sum of exponentials so far, relative to the largest so far.
-            if logit > top:
-                total *= np.exp(top - logit)
-                top = logit
-            total += np.exp(logit - top)
-            speed = logit - np.log(clocks[j])
-            if speed > best:
-                best, winner = speed, logit
-                action[i] = np.float32(j)
-        log_prob += winner - top - np.log(total)
-        start += sizes[i]
-    return log_prob

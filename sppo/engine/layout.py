@@ -21,15 +21,15 @@ from stable_baselines3.common.distributions import (
 from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
 from torch import nn
 
-from sppo.engine import kernels
+from sppo.engine import distributions, networks
 from sppo.engine.coverage import Unsupported, check_policy
 
-_ACTIVATIONS: dict[type[nn.Module], int] = {nn.Tanh: kernels.TANH, nn.ReLU: kernels.RELU}
+_ACTIVATIONS: dict[type[nn.Module], int] = {nn.Tanh: networks.TANH, nn.ReLU: networks.RELU}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A policy's networks as the kernels read them, see :mod:`sppo.engine.kernels`.
+    """A policy's networks as the kernels read them, see :mod:`sppo.engine.networks`.
 
     :param layers: the table of layers
     :param heads: last layer of the policy, last layer of the value function, start of ``log_std``
@@ -49,12 +49,12 @@ class Layout:
     @property
     def n_outputs(self) -> int:
         """Width of the policy's last layer."""
-        return int(self.layers[self.heads[0], kernels.FAN_OUT])
+        return int(self.layers[self.heads[0], networks.FAN_OUT])
 
     @property
     def width(self) -> int:
         """Sum of all layers' widths: the workspace one sample needs."""
-        return int(self.layers[:, kernels.FAN_OUT].sum())
+        return int(self.layers[:, networks.FAN_OUT].sum())
 
     def workspace(self, rows: int) -> tuple[np.ndarray, ...]:
         """Scratch memory for minibatches of up to ``rows`` samples."""
@@ -74,7 +74,7 @@ def describe(policy: Any) -> Layout:
     policy_head = table.add_stack([*policy.mlp_extractor.policy_net, policy.action_net])
     value_head = table.add_stack([*policy.mlp_extractor.value_net, policy.value_net])
     kind, sizes = _distribution(policy)
-    log_std = table.claim(policy.log_std) if kind == kernels.GAUSSIAN else 0
+    log_std = table.claim(policy.log_std) if kind == distributions.GAUSSIAN else 0
     return Layout(
         layers=table.finish(),
         heads=np.array([policy_head, value_head, log_std], np.int64),
@@ -129,12 +129,12 @@ class _Table:
         for module in modules:
             activation = _ACTIVATIONS.get(type(module))
             if activation is not None and fresh:
-                self._rows[-1][kernels.ACTIVATION] = activation
+                self._rows[-1][networks.ACTIVATION] = activation
                 fresh = False
             elif type(module) is nn.Linear and module.bias is not None:
                 weight, bias = self.claim(module.weight), self.claim(module.bias)
                 fan_in, fan_out = module.in_features, module.out_features
-                self._rows.append([source, fan_in, fan_out, weight, bias, kernels.IDENTITY, self._column])
+                self._rows.append([source, fan_in, fan_out, weight, bias, networks.IDENTITY, self._column])
                 self._column += fan_out
                 source, fresh = len(self._rows) - 1, True
             else:
@@ -157,17 +157,17 @@ def _distribution(policy: Any) -> tuple[int, np.ndarray]:
     distribution = policy.action_dist
     none = np.zeros(0, np.int64)
     if type(distribution) is DiagGaussianDistribution:
-        return kernels.GAUSSIAN, none
+        return distributions.GAUSSIAN, none
     if type(distribution) is BernoulliDistribution:
-        return kernels.BERNOULLI, none
+        return distributions.BERNOULLI, none
     if type(distribution) in (CategoricalDistribution, MaskableCategoricalDistribution):
-        return kernels.CATEGORICAL, np.array([distribution.action_dim], np.int64)
+        return distributions.CATEGORICAL, np.array([distribution.action_dim], np.int64)
     if type(distribution) in (
         MultiCategoricalDistribution,
         MaskableMultiCategoricalDistribution,
         MaskableBernoulliDistribution,
     ):
-        return kernels.CATEGORICAL, np.array(list(distribution.action_dims), np.int64)
+        return distributions.CATEGORICAL, np.array(list(distribution.action_dims), np.int64)
     raise Unsupported(f"the action distribution {type(distribution).__name__}")
 
 

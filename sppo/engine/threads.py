@@ -16,8 +16,8 @@ from contextlib import contextmanager
 import scipy.linalg.cython_blas
 import torch as th
 
-from sppo.engine.kernels import FAN_IN, FAN_OUT
 from sppo.engine.layout import Layout
+from sppo.engine.networks import FAN_IN, FAN_OUT
 
 #: multiply-adds of the largest product of a minibatch from which several threads are used
 LARGE_PRODUCT = 8_000_000

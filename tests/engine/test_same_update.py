@@ -10,7 +10,7 @@ import pytest
 import torch as th
 from torch import nn
 
-from sppo.engine import kernels
+from sppo.engine import networks
 from tests.engine.engine_models import flat, make_model, update_once
 
 SURROGATES: dict[str, dict[str, Any]] = {
@@ -127,6 +127,6 @@ def test_clip_is_reached_on_both_sides() -> None:
 def test_tanh_is_accurate() -> None:
     x = np.concatenate([np.linspace(-12, 12, 200_001), np.logspace(-8, 0, 1000)]).astype(np.float32)
     exact = np.tanh(x.astype(np.float64))
-    error = np.abs(kernels.tanh_of(x) - exact)
+    error = np.abs(networks.tanh_of(x) - exact)
     assert np.all(error <= 5e-7 * np.abs(exact))
-    assert np.all(np.isnan(kernels.tanh_of(np.array([np.nan], np.float32))))
+    assert np.all(np.isnan(networks.tanh_of(np.array([np.nan], np.float32))))

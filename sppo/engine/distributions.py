@@ -1,0 +1,109 @@
+"""The action distributions in compiled code: log-probabilities with their derivatives, and samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sppo.engine.networks import inline
+
+GAUSSIAN, CATEGORICAL, BERNOULLI = range(3)
+
+_ZERO, _ONE, _HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
+HALF_LOG_TWO_PI = np.float32(0.9189385332046727)
+#: the logit that sb3-contrib gives a forbidden action
+_FORBIDDEN = np.float32(-1e8)
+
+
+@inline
+def gaussian(out: Any, action: Any, log_std: Any, score: Any) -> tuple[Any, Any]:
+    """Log-probability and entropy of one action; ``score`` becomes the derivative by the mean."""
+    log_prob, entropy = _ZERO, _ZERO
+    for j in range(out.shape[0]):
+        precision = np.exp(np.float32(-2.0) * log_std[j])
+        distance = action[j] - out[j]
+        score[j] = distance * precision
+        log_prob -= _HALF * distance * score[j] + log_std[j] + HALF_LOG_TWO_PI
+        entropy += _HALF + HALF_LOG_TWO_PI + log_std[j]
+    return log_prob, entropy
+
+
+@inline
+def categorical(out: Any, action: Any, sizes: Any, mask: Any, score: Any, d_entropy: Any) -> tuple[Any, Any]:
+    """As :func:`gaussian` for independent categorical choices; ``mask`` is empty if all are allowed."""
+    log_prob, entropy = _ZERO, _ZERO
+    masked = mask.shape[0] > 0
+    start = 0
+    for i in range(sizes.shape[0]):
+        end = start + sizes[i]
+        top = np.float32(-np.inf)
+        for j in range(start, end):
+            logit = _FORBIDDEN if masked and mask[j] == _ZERO else out[j]
+            top = logit if logit > top else top
+        total = _ZERO
+        for j in range(start, end):
+            logit = _FORBIDDEN if masked and mask[j] == _ZERO else out[j]
+            total += np.exp(logit - top)
+        log_total = np.log(total) + top
+        own = _ZERO
+        for j in range(start, end):
+            allowed = not masked or mask[j] != _ZERO
+            log_p = (out[j] if allowed else _FORBIDDEN) - log_total
+            chosen = start + np.int64(action[i]) == j
+            p = np.exp(log_p) if allowed else _ZERO
+            if chosen:
+                log_prob += log_p
+            # A forbidden action's logit is a constant: it has no derivative and counts as certain.
+            score[j] = (_ONE if chosen and allowed else _ZERO) - p
+            d_entropy[j] = p
+            own -= p * log_p if p > _ZERO else _ZERO
+        for j in range(start, end):
+            p = d_entropy[j]
+            d_entropy[j] = -p * (out[j] - log_total + own) if p > _ZERO else _ZERO
+        entropy += own
+        start = end
+    return log_prob, entropy
+
+
+@inline
+def bernoulli(out: Any, action: Any, score: Any, d_entropy: Any) -> tuple[Any, Any]:
+    """As :func:`gaussian` for independent coins, ``out`` being the logits of 1."""
+    log_prob, entropy = _ZERO, _ZERO
+    for j in range(out.shape[0]):
+        logit = out[j]
+        small = np.exp(-abs(logit))
+        softplus = (logit if logit > _ZERO else _ZERO) + np.log1p(small)
+        p = (_ONE if logit >= _ZERO else small) / (_ONE + small)
+        log_prob += action[j] * logit - softplus
+        entropy += softplus - p * logit
+        score[j] = action[j] - p
+        d_entropy[j] = -logit * p * (_ONE - p)
+    return log_prob, entropy
+
+
+@inline
+def race(out: Any, sizes: Any, mask: Any, noise: Any, row: int, rows: int, action: Any) -> Any:
+    """Choose whose exponential clock, running at the choice's probability, rings first.
+
+    Returns the choices' log-probability.
+    """
+    masked = mask.shape[0] > 0
+    start, log_prob = 0, _ZERO
+    for i in range(sizes.shape[0]):
+        clocks = noise[start * rows + row * sizes[i] : start * rows + (row + 1) * sizes[i]]
+        best, winner, top, total = np.float32(-np.inf), _ZERO, np.float32(-np.inf), _ZERO
+        for j in range(sizes[i]):
+            logit = _FORBIDDEN if masked and mask[start + j] == _ZERO else out[start + j]
+            # The sum of exponentials so far, relative to the largest so far.
+            if logit > top:
+                total *= np.exp(top - logit)
+                top = logit
+            total += np.exp(logit - top)
+            speed = logit - np.log(clocks[j])
+            if speed > best:
+                best, winner = speed, logit
+                action[i] = np.float32(j)
+        log_prob += winner - top - np.log(total)
+        start += sizes[i]
+    return log_prob

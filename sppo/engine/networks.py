@@ -1,0 +1,123 @@
+"""The networks in compiled code: a table of layers, forwards and backwards.
+
+The matrix products go to BLAS; everything else is plain loops that LLVM turns into vector instructions.
+
+Arrays are float32 unless said otherwise. The table has one row per layer with the columns below, in an order
+in which a layer comes after its source:
+
+- ``SOURCE``: the layer it reads, or -1 for the features
+- ``FAN_IN``, ``FAN_OUT``: its widths
+- ``WEIGHT``, ``BIAS``: where its weights (``FAN_OUT`` x ``FAN_IN``) and biases start in the parameters
+- ``ACTIVATION``: ``IDENTITY``, ``TANH`` or ``RELU``
+- ``COLUMN``: sum of the widths of the layers before it, its place in the workspaces
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sppo.compiled import njit
+from sppo.engine.blas import matmul
+
+SOURCE, FAN_IN, FAN_OUT, WEIGHT, BIAS, ACTIVATION, COLUMN = range(7)
+IDENTITY, TANH, RELU = range(3)
+
+# No assumption that numbers are finite: a NaN must arrive at the gradient's norm to be noticed there.
+_FAST = {"contract", "reassoc", "arcp", "nsz", "afn"}
+OPTIONS: Any = {"fastmath": _FAST, "error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
+# Called from compiled code only: what Python would need to call them takes time to compile.
+inline = njit(**{**OPTIONS, "no_cpython_wrapper": True}, cache=False)
+
+
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+
+# tanh(x) = x P(x^2) / Q(x^2) on |x| <= 9, fitted for the smallest maximal relative error (1.1e-7);
+# beyond 9 the nearest float32 is 1.
+_TANH_END = np.float32(9.0)
+_P = tuple(
+    np.float32(c)
+    for c in (
+        0.9999999206164549,
+        0.13369619807614916,
+        0.003480031858001048,
+        2.0269848679723596e-05,
+        1.2731884187464272e-08,
+    )
+)
+_Q = tuple(
+    np.float32(c)
+    for c in (0.467029680186852, 0.02582309111524736, 0.0003256600784241504, 7.55360700206687e-07)
+)
+_P0, _P1, _P2, _P3, _P4 = _P
+_Q1, _Q2, _Q3, _Q4 = _Q
+
+
+@inline
+def _tanh(x: Any) -> Any:
+    x = _TANH_END if x > _TANH_END else x
+    x = -_TANH_END if x < -_TANH_END else x
+    s = x * x
+    p = _P0 + s * (_P1 + s * (_P2 + s * (_P3 + s * _P4)))
+    q = _ONE + s * (_Q1 + s * (_Q2 + s * (_Q3 + s * _Q4)))
+    return x * (p / q)
+
+
+@njit(**OPTIONS, cache=False)
+def tanh_of(values: Any) -> Any:
+    """The networks' tanh of each element of a flat float32 array."""
+    out = np.empty_like(values)
+    for j in range(values.shape[0]):
+        out[j] = _tanh(values[j])
+    return out
+
+
+@inline
+def forward(layers: Any, parameters: Any, features: Any, hidden: Any, ones: Any, rows: int) -> None:
+    """Fill ``hidden`` with every layer's output for the first ``rows`` rows of ``features``."""
+    capacity = ones.shape[0]
+    for k in range(layers.shape[0]):
+        width, fan_in, source = layers[k, FAN_OUT], layers[k, FAN_IN], layers[k, SOURCE]
+        start = layers[k, COLUMN] * capacity
+        weight = layers[k, WEIGHT]
+        matmul(ones, 0, False, parameters, layers[k, BIAS], False, hidden, start, rows, width, 1, _ZERO)
+        if source < 0:
+            matmul(features, 0, False, parameters, weight, True, hidden, start, rows, width, fan_in, _ONE)
+        else:
+            read = layers[source, COLUMN] * capacity
+            matmul(hidden, read, False, parameters, weight, True, hidden, start, rows, width, fan_in, _ONE)
+        out = hidden[start : start + rows * width]
+        if layers[k, ACTIVATION] == TANH:
+            for j in range(out.shape[0]):
+                out[j] = _tanh(out[j])
+        elif layers[k, ACTIVATION] == RELU:
+            for j in range(out.shape[0]):
+                out[j] = _ZERO if out[j] < _ZERO else out[j]
+
+
+@inline
+def backward(
+    layers: Any, parameters: Any, gradient: Any, features: Any, hidden: Any, delta: Any, ones: Any, rows: int
+) -> None:
+    """Turn the outputs' gradients in ``delta`` into the parameters' gradients."""
+    capacity = ones.shape[0]
+    for k in range(layers.shape[0] - 1, -1, -1):
+        width, fan_in, source = layers[k, FAN_OUT], layers[k, FAN_IN], layers[k, SOURCE]
+        start = layers[k, COLUMN] * capacity
+        weight = layers[k, WEIGHT]
+        out = hidden[start : start + rows * width]
+        d_out = delta[start : start + rows * width]
+        if layers[k, ACTIVATION] == TANH:
+            for j in range(out.shape[0]):
+                d_out[j] *= _ONE - out[j] * out[j]
+        elif layers[k, ACTIVATION] == RELU:
+            for j in range(out.shape[0]):
+                d_out[j] = d_out[j] if out[j] > _ZERO else _ZERO
+        matmul(ones, 0, False, delta, start, False, gradient, layers[k, BIAS], 1, width, rows, _ZERO)
+        if source < 0:
+            matmul(delta, start, True, features, 0, False, gradient, weight, width, fan_in, rows, _ZERO)
+            continue
+        read = layers[source, COLUMN] * capacity
+        matmul(delta, start, True, hidden, read, False, gradient, weight, width, fan_in, rows, _ZERO)
+        matmul(delta, start, False, parameters, weight, False, delta, read, rows, fan_in, width, _ZERO)
