@@ -22,8 +22,8 @@ from sppo.loading.errors import LoadError
 SIZE_FACTOR = 32
 FREE_BYTES = 512 * 2**20
 #: Instructions of pickles, values in JSON texts, and nodes when every shared part counts each time it is
-#: visited. Honest models have some thousands.
-MAX_STEPS = 300_000
+#: visited. Honest models have some thousands, and 70 per tensor.
+MAX_STEPS = 600_000
 #: Initialising a layer makes a few temporary tensors of its size.
 NETWORK_FACTOR = 16
 NETWORK_FREE_BYTES = 64 * 2**20

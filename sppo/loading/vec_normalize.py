@@ -14,7 +14,7 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sppo.loading.budget import Budget
-from sppo.loading.errors import NotRestorable, brief, printable, refused
+from sppo.loading.errors import NotRestorable, printable, refused
 from sppo.loading.model_file import check_plain, read_bytes
 from sppo.loading.pickletree import Call, parse
 from sppo.loading.rebuild import Rebuilder
@@ -108,18 +108,6 @@ def load_vec_normalize(
             raise NotRestorable("it holds no VecNormalize")
     if rebuilder.replaced:
         warnings.warn(f"{label}: replaced by new ones: {', '.join(rebuilder.replaced)}", stacklevel=2)
-    with refused(label, " (it was made for other environments than these)"):
-        check_shapes(loaded.observation_space, venv.observation_space)
+    with refused(label, " (its statistics are of other observations than these environments give)"):
         loaded.set_venv(venv)
     return loaded
-
-
-def check_shapes(saved: spaces.Space, given: spaces.Space) -> None:
-    """Refuse statistics of other observations."""
-    if isinstance(saved, spaces.Dict) and isinstance(given, spaces.Dict):
-        if saved.spaces.keys() != given.spaces.keys():
-            raise NotRestorable(f"its observations are {brief(saved)}, the environments' {brief(given)}")
-        for key, part in saved.spaces.items():
-            check_shapes(part, given.spaces[key])
-    elif isinstance(saved, spaces.Dict) != isinstance(given, spaces.Dict) or saved.shape != given.shape:
-        raise NotRestorable(f"its observations are {brief(saved)}, the environments' {brief(given)}")

@@ -161,7 +161,7 @@ def test_statistics_of_other_observations(tmp_path: Path) -> None:
         observation_space = spaces.Dict({"a": spaces.Box(-1, 1, (4,))})
 
     for env in (Room, House):
-        with pytest.raises(LoadError, match=r"statistics\.pkl.*its observations"):
+        with pytest.raises(LoadError, match=r"statistics\.pkl: .* of other observations"):
             load_vec_normalize(tmp_path / "statistics.pkl", DummyVecEnv([env]))
 
 
