@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sppo.records.config import RunConfig
 
@@ -57,30 +58,17 @@ _RUN_NAME = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class Evaluations:
-    """The evaluation episodes of one run, in the order they were made; all arrays have one length.
+    """The evaluations of one run, in the order they were made: one element each.
 
-    ``evaluation`` counts from 1, ``episode`` from 0.
+    :param returns: mean over the evaluation's episodes
+    :param spreads: standard deviation over them
+    :param episodes: how many there were
     """
 
-    evaluation: np.ndarray
-    timesteps: np.ndarray
-    episode: np.ndarray
-    returns: np.ndarray
-    length: np.ndarray
-
-    def curve(self) -> tuple[np.ndarray, np.ndarray]:
-        """Timesteps of each evaluation and the mean return of its episodes."""
-        timesteps, means, _, _ = self.by_evaluation()
-        return timesteps, means
-
-    def by_evaluation(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Per evaluation: timesteps, mean return, standard deviation over its episodes, episodes."""
-        numbers, first, index = np.unique(self.evaluation, return_index=True, return_inverse=True)
-        episodes = np.bincount(index, minlength=len(numbers))
-        means = np.bincount(index, weights=self.returns, minlength=len(numbers)) / episodes
-        # episodes are compared with their own mean first: squares of large returns would lose the digits
-        squares = np.bincount(index, weights=(self.returns - means[index]) ** 2, minlength=len(numbers))
-        return self.timesteps[first], means, np.sqrt(squares / episodes), episodes
+    timesteps: NDArray[np.int64]
+    returns: NDArray[np.float64]
+    spreads: NDArray[np.float64]
+    episodes: NDArray[np.int64]
 
 
 class RunWriter:
@@ -137,14 +125,14 @@ class RunWriter:
 
         :raises ValueError: if the last evaluation's return is not finite
         """
-        _, returns = read_evaluations(self.directory).curve()
-        if not np.isfinite(returns[-1]):
-            raise ValueError(f"the last evaluation has a return of {returns[-1]}")
+        final = read_evaluations(self.directory).returns[-1]
+        if not np.isfinite(final):
+            raise ValueError(f"the last evaluation has a return of {final}")
         restarts = self.directory / RESTARTS
         content = {
             "status": "completed",
             "timesteps": timesteps,
-            "final_return": float(returns[-1]),
+            "final_return": float(final),
             "wall_seconds": wall_seconds,
             "hash": config.hash,
             # Other than 0, the run is not what it would have been without interruptions.
@@ -193,9 +181,11 @@ def run_directories(study: str | os.PathLike[str]) -> list[Path]:
 
 
 def read_evaluations(directory: str | os.PathLike[str]) -> Evaluations:
-    """The evaluation episodes of a run directory; empty if there is none yet.
+    """The evaluations of a run directory; empty if there is none yet.
 
     A last line without its newline (a run killed while writing) is left out.
+
+    :raises ValueError: if the file is not what :class:`RunWriter` writes
     """
     path = Path(directory, EVALUATIONS)
     try:
@@ -206,11 +196,15 @@ def read_evaluations(directory: str | os.PathLike[str]) -> Evaluations:
     if lines and lines[0] != EVALUATIONS_HEADER:
         raise ValueError(f"{path}: the first line is not {EVALUATIONS_HEADER!r}")
     rows = [line.split(",") for line in lines[1:]]
-    columns = list(zip(*rows, strict=True)) if rows else [()] * 5
-    return Evaluations(
-        evaluation=np.array(columns[0], dtype=np.int64),
-        timesteps=np.array(columns[1], dtype=np.int64),
-        episode=np.array(columns[2], dtype=np.int64),
-        returns=np.array(columns[3], dtype=np.float64),
-        length=np.array(columns[4], dtype=np.int64),
+    number, timesteps, _, values, _ = zip(*rows, strict=True) if rows else [()] * 5
+    returns = np.array(values, dtype=np.float64)
+    numbers, first, index = np.unique(
+        np.array(number, dtype=np.int64), return_index=True, return_inverse=True
     )
+    episodes = np.bincount(index, minlength=len(numbers))
+    means = np.bincount(index, weights=returns, minlength=len(numbers)) / episodes
+    # episodes are compared with their own mean first: squares of large returns would lose the digits
+    with np.errstate(invalid="ignore"):  # whether returns are finite is for others to say
+        squares = np.bincount(index, weights=(returns - means[index]) ** 2, minlength=len(numbers))
+    steps = np.array(timesteps, dtype=np.int64)[first]
+    return Evaluations(steps, means, np.sqrt(squares / episodes), episodes)

@@ -140,17 +140,14 @@ def _completed(
     path: Path, config: Mapping[str, Any], result: Mapping[str, Any], common: dict[str, Any]
 ) -> Run:
     try:
-        rows = run_files.read_evaluations(path)
-        if not np.isfinite(rows.returns).all():
-            raise ValueError("a return is not finite")
-        timesteps, returns, spreads, episodes = rows.by_evaluation()
+        found = run_files.read_evaluations(path)
     except (ValueError, OverflowError, OSError) as error:
         reason = str(error).replace(str(path) + "/", "")
         return Run(status="damaged", error=f"evaluations.csv cannot be read: {reason}", **common)
-    problem = contradiction(config, timesteps, returns, episodes)
+    problem = contradiction(config, found.timesteps, found.returns, found.episodes)
     final = number(result.get("final_return"))
-    if not problem and abs(final - returns[-1]) > 1e-6 * max(1.0, abs(final)):
-        problem = f"result.json has the final return {final:g}, evaluations.csv {returns[-1]:g}"
+    if not problem and abs(final - found.returns[-1]) > 1e-6 * max(1.0, abs(final)):
+        problem = f"result.json has the final return {final:g}, evaluations.csv {found.returns[-1]:g}"
     if problem:
         return Run(status="damaged", error=problem, **common)
     return Run(
@@ -158,10 +155,7 @@ def _completed(
         steps_done=integer(result.get("timesteps")),
         wall_seconds=number(result.get("wall_seconds")),
         episode_restarts=integer(result.get("episode_restarts")),
-        timesteps=timesteps,
-        returns=returns,
-        spreads=spreads,
-        episodes=episodes,
+        **vars(found),
         **common,
     )
 

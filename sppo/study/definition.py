@@ -71,13 +71,13 @@ _SIZES = {
     "evaluations": Parameter("int", "evaluations per run", low=1),
     "eval_episodes": Parameter("int", "episodes per evaluation", low=1),
 }
-_DEFAULT_SIZES = {"n_envs": 8, "evaluations": 18, "eval_episodes": 10}
-_CHECKPOINT_EVERY = Parameter("int", "iterations between two checkpoints", low=1)
-_TOP = ("name", "description", "environments", "seeds", "checkpoint_every", *_SIZES)
+_NUMBERS = {**_SIZES, "checkpoint_every": Parameter("int", "iterations between two checkpoints", low=1)}
+_DEFAULT_NUMBERS = {"n_envs": 8, "evaluations": 18, "eval_episodes": 10, "checkpoint_every": 25}
+_OTHERS = ("name", "description", "environments", "seeds")
 _TABLES = ("normalize", "parameters", "grid", "algorithms", "environment")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
-DEFAULT_CHECKPOINT_EVERY = 25
+DEFAULT_CHECKPOINT_EVERY = _DEFAULT_NUMBERS["checkpoint_every"]
 
 
 class StudyError(ValueError):
@@ -165,47 +165,52 @@ class _Reader:
             self.problem(key, str(error))
             return None
 
+    def values(
+        self,
+        where: tuple[str, ...],
+        table: Mapping[str, Any],
+        allowed: Mapping[str, Parameter],
+        others: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
+        """The checked values in a table; what is neither allowed nor one of the others is a mistake."""
+        for key in table:
+            if key not in allowed and key not in others:
+                self.problem((*where, key), unknown(key, (*allowed, *others)))
+        return {key: self.value((*where, key), table[key], allowed[key]) for key in allowed if key in table}
+
     def study(self) -> StudyPlan:
         content = self.content
-        for key in content:
-            if key not in (*_TOP, *_TABLES):
-                self.problem((key,), unknown(key, (*_TOP, *_TABLES)))
+        numbers = {**_DEFAULT_NUMBERS, **self.values((), content, _NUMBERS, (*_OTHERS, *_TABLES))}
         name = content.get("name", "")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             self.problem(("name",), "a study needs a name of letters, digits, dots, dashes and underscores")
-        sizes = self.sizes((), content)
         if "total_timesteps" not in content:
             self.problem(("total_timesteps",), "missing: how many steps is each run?")
-        every = content.get("checkpoint_every", DEFAULT_CHECKPOINT_EVERY)
-        every = self.value(("checkpoint_every",), every, _CHECKPOINT_EVERY)
-        seeds, environments = self.seeds(), self.environments(sizes)
-        normalize = self.normalize()
-        runs: list[RunConfig] = []
+        seeds, environments = self.seeds(), self.environments(numbers)
+        table = self.table(("normalize",), content.get("normalize", {}))
+        known = {key: setting.parameter for key, setting in NORMALIZE.items()}
+        normalize = {**defaults(NORMALIZE), **self.values(("normalize",), table, known)}
         settings = [(label, cls, setting) for label, cls, points in self.algorithms() for setting in points]
+        runs: list[RunConfig] = []
         if not self.problems:
-            for seed, (env, env_sizes, kwargs), (label, cls, setting) in itertools.product(
-                seeds, environments, settings
-            ):
+            for (_, sizes, _), (label, cls, setting) in itertools.product(environments, settings):
                 try:
-                    check_together(cls, setting, env_sizes)
+                    check_together(cls, setting, sizes)
                 except ValueError as error:
                     self.problem(("algorithms", label), str(error))
-                    continue
-                sized = {key: env_sizes[key] for key in _SIZES}
-                runs.append(
-                    RunConfig(
-                        env=env, env_kwargs=kwargs, algorithm=label, cls=cls, seed=seed,
-                        normalize=normalize, parameters=setting, **sized,
-                    )
-                )  # fmt: skip
-        if not self.problems and len({run.hash for run in runs}) < len(runs):
+        if not self.problems:
+            runs = [
+                RunConfig(
+                    env=env, env_kwargs=kwargs, algorithm=label, cls=cls, seed=seed,
+                    normalize=normalize, parameters=setting, **sizes,
+                )
+                for seed, (env, sizes, kwargs), (label, cls, setting) in itertools.product(
+                    seeds, environments, settings
+                )
+            ]  # fmt: skip
+        if len({run.hash for run in runs}) < len(runs):
             self.problem(("grid",), "two runs have the same configuration")
-        return StudyPlan(str(name), self.text, tuple(runs), tuple(self.varied), every)
-
-    def sizes(self, where: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Any]:
-        defaults = _DEFAULT_SIZES if not where else {}
-        given = {key: table[key] for key in _SIZES if key in table}
-        return {**defaults, **{key: self.value((*where, key), v, _SIZES[key]) for key, v in given.items()}}
+        return StudyPlan(str(name), self.text, tuple(runs), tuple(self.varied), numbers["checkpoint_every"])
 
     def seeds(self) -> list[int]:
         seeds = self.content.get("seeds", [0])
@@ -224,7 +229,8 @@ class _Reader:
             return []
         return seeds
 
-    def environments(self, sizes: dict[str, Any]) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    def environments(self, numbers: dict[str, Any]) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+        """Name, sizes and arguments of each environment."""
         names = self.content.get("environments")
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             self.problem(("environments",), 'write a list of environment ids, e.g. ["Hopper-v5"]')
@@ -239,27 +245,11 @@ class _Reader:
         for name in names:
             if (problem := environment_problem(name)) is not None:
                 self.problem(("environments",), problem)
-            table = self.table(("environment", name), tables.get(name, {}))
-            for key in table:
-                if key not in (*_SIZES, "kwargs"):
-                    self.problem(("environment", name, key), unknown(key, (*_SIZES, "kwargs")))
-            kwargs = self.table(("environment", name, "kwargs"), table.get("kwargs", {}))
-            found.append((name, {**sizes, **self.sizes(("environment", name), table)}, kwargs))
+            where = ("environment", name)
+            table = self.table(where, tables.get(name, {}))
+            sizes = {key: numbers.get(key) for key in _SIZES} | self.values(where, table, _SIZES, ("kwargs",))
+            found.append((name, sizes, self.table((*where, "kwargs"), table.get("kwargs", {}))))
         return found
-
-    def normalize(self) -> dict[str, Any]:
-        table = self.table(("normalize",), self.content.get("normalize", {}))
-        for key in table:
-            if key not in NORMALIZE:
-                self.problem(("normalize", key), unknown(key, NORMALIZE))
-        given = {key: value for key, value in table.items() if key in NORMALIZE}
-        return {
-            **defaults(NORMALIZE),
-            **{
-                key: self.value(("normalize", key), value, NORMALIZE[key].parameter)
-                for key, value in given.items()
-            },
-        }
 
     def algorithms(self) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
         """Label, class and settings of each algorithm."""

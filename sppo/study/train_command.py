@@ -199,7 +199,7 @@ class _Progress:
             return
         rate = (timesteps - first) / (now - began)
         left = max(0, self._config.total_timesteps - timesteps) / rate
-        _, returns = run_files.read_evaluations(self._directory).curve()
+        returns = run_files.read_evaluations(self._directory).returns
         evaluated = f", return {returns[-1]:.4g}" if len(returns) else ""
         total = self._config.total_timesteps
         print(f"{timesteps}/{total} steps, {rate:.0f}/s, ETA {duration(left)}{evaluated}", flush=True)
