@@ -166,10 +166,14 @@ def looks_of(cells: Iterable[Cell]) -> dict[str, Look]:
     )
 
 
-def setting_of(config: Mapping[str, Any]) -> Setting:
+def parameters_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The algorithm's parameters; none where a record is damaged."""
     parameters = config.get("parameters")
-    given = parameters if isinstance(parameters, dict) else {}
-    return Setting(*(_value(given.get(name)) for name in AXES))
+    return parameters if isinstance(parameters, Mapping) else {}
+
+
+def setting_of(config: Mapping[str, Any]) -> Setting:
+    return Setting(*(_value(parameters_of(config).get(name)) for name in AXES))
 
 
 def order_environments(names: Iterable[str]) -> list[str]:

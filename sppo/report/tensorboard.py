@@ -26,7 +26,7 @@ import numpy as np
 
 from sppo.records.run_files import CONFIG, TENSORBOARD
 from sppo.records.runs import Run
-from sppo.report.cells import AXES, Cell, Setting, order_environments, order_key
+from sppo.report.cells import AXES, Cell, Setting, order_environments, order_key, parameters_of
 from sppo.report.events import EVENT_FILES, read_scalars, scalar, write_events
 from sppo.report.extras import require
 from sppo.report.logdir import BOOKKEEPING_SUFFIX, MARKER, RETURN_TAG
@@ -123,9 +123,8 @@ def layout(cells: Iterable[Cell]) -> Summary:
 
 def hparams_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers, texts and switches of a configuration, the parameters beside the rest."""
-    parameters = config.get("parameters")
-    flat = {**config, **(parameters if isinstance(parameters, dict) else {})}
-    return {name: value for name, value in flat.items() if isinstance(value, (bool, int, float, str))}
+    flat = {**config, **parameters_of(config)}
+    return {name: value for name, value in flat.items() if isinstance(value, bool | int | float | str)}
 
 
 def _write_run(run: Run, root: Path, name: str, copy: bool, thin: int) -> None:

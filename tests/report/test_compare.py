@@ -166,6 +166,8 @@ def test_tasks_are_compared_one_by_one(tmp_path: Path) -> None:
     found = {(row["task"], row["algorithm"]): row["difference"] for row in rows_of(tmp_path)}
     assert float(found["Hopper-v5", "SPPO"]) == pytest.approx(5)
     assert float(found["Ant-v5", "SPPO"]) == pytest.approx(50)
+    page = (tmp_path / "compare.html").read_text()
+    assert page.index("<caption>Hopper-v5") < page.index("<caption>Ant-v5")
 
 
 def test_runs_of_a_study_get_their_configurations_names(tmp_path: Path) -> None:
