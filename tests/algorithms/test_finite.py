@@ -305,12 +305,18 @@ def statistics(env: VecEnv) -> list[np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("wrapped", NORMALIZE)
+@pytest.mark.parametrize(
+    ("cls", "wrapped"),
+    [
+        *((SPPO, wrapped) for wrapped in NORMALIZE),
+        (MaskableSPPO, "normalized"),
+        (RecurrentSPPO, "normalized"),
+    ],
+)
 @pytest.mark.parametrize("value", WORST)
 @pytest.mark.parametrize(
     ("what", "named"), [("observation", r"observation\[1\]"), ("reward", "reward")], ids=["obs", "reward"]
 )
-@pytest.mark.parametrize("cls", [SPPO, MaskableSPPO, RecurrentSPPO])
 def test_a_broken_number_ends_training(cls: Any, what: str, named: str, value: float, wrapped: str) -> None:
     """In the second iteration: the error says which number, weights and statistics are the last good ones."""
     broken = BrokenEnv(**{what: {39: value}}, action_space=spaces.Discrete(3))
