@@ -1,8 +1,8 @@
 """How an algorithm is called and drawn: by its label in the study, and by what its runs are.
 
-A label whose first word is a registered surrogate has that surrogate's title, place and colour. Other
-labels (another class of algorithms, a name of the user's own) are shown as they are, after those, in
-colours that are not taken.
+A label that begins with the name of a registered surrogate has that surrogate's title, place and colour.
+Other labels (another class of algorithms, a name of the user's own) are shown as they are, after those, in
+colours that are not taken. No module is imported for a name that is found in records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Look:
 
 def surrogate_of(label: str) -> type[Surrogate] | None:
     """``sppo-one-sided``, ``SPPO`` and ``sppo (gamma=1)`` are runs of ``sppo``."""
-    return REGISTRY.get(re.split("[- ]", label)[0].lower())
+    names = [name for name in REGISTRY if re.match(rf"{re.escape(name)}($|[- ])", label, re.IGNORECASE)]
+    return REGISTRY[max(names, key=len)] if names else None
 
 
 def title_of(label: str, config: Mapping[str, Any]) -> str:
@@ -44,10 +45,10 @@ def title_of(label: str, config: Mapping[str, Any]) -> str:
     if surrogate is None:
         return label.upper() if label == config.get("class") else label
     base, bracket, rest = label.partition(" (")
-    words = [surrogate.title, *base.split("-", 1)[1:]]
+    own = base[len(surrogate.name) :].lstrip("-")
     variant = _variant(surrogate, config.get("parameters"))
-    words += [variant] if variant and variant not in base else []
-    return " ".join(words) + bracket + rest
+    words = (surrogate.title, own, "" if variant in own else variant)
+    return " ".join(word for word in words if word) + bracket + rest
 
 
 def order_labels(names: Iterable[str]) -> list[str]:

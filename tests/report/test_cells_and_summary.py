@@ -96,22 +96,23 @@ def test_runs_are_called_by_what_they_are(label: str, mode: object, title: str) 
     assert title_of(label, {"class": "sppo", "parameters": {"clip_mode": mode}}) == title
 
 
-def test_what_is_registered_is_drawn_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("registered", ["spo", "ppo-penalty"])
+def test_what_is_registered_is_drawn_as_it_says(registered: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Title, colour and place of a new surrogate come from its class; no label is drawn as another."""
-
     # registered by its definition, and forgotten with the test
-    monkeypatch.setitem(REGISTRY, "spo", Surrogate)
+    monkeypatch.setitem(REGISTRY, registered, Surrogate)
 
     @dataclass(frozen=True)
     class SPO(Surrogate):
-        name = "spo"
+        name = registered
         title = "SPO"
         colour = "#123456"
 
-    labels = ["spo", "trpo", "sppo", "ppo", *(f"mine-{number}" for number in range(20))]
-    assert order_labels(labels)[:3] == ["ppo", "sppo", "spo"]
+    labels = [registered, "trpo", "sppo", "ppo", *(f"mine-{number}" for number in range(20))]
+    assert order_labels(labels)[:3] == ["ppo", "sppo", registered]
     drawn = looks({label: title_of(label, {}) for label in labels})
-    assert (drawn["spo"].title, drawn["spo"].colour) == ("SPO", "#123456")
+    assert (drawn[registered].title, drawn[registered].colour) == ("SPO", "#123456")
+    assert title_of(f"{registered}-large", {}) == "SPO large"
     assert drawn["sppo"].colour == REGISTRY["sppo"].colour
     assert len({look.colour for look in drawn.values()}) == len(labels)
     assert drawn["trpo"].title == "trpo"
