@@ -14,6 +14,8 @@ import scipy.linalg.cython_blas  # noqa: F401  (the module whose routine is look
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.base import BaseContext
+from numba.core.typing import Signature
 from numba.extending import get_cython_function_address, intrinsic
 
 _SYMBOL = "sppo_sgemm"
@@ -23,19 +25,19 @@ _vector = types.Array(types.float32, 1, "C")
 
 
 def _matmul(
-    typingctx: Any,
-    a: Any,
-    a_start: Any,
-    a_transposed: Any,
-    b: Any,
-    b_start: Any,
-    b_transposed: Any,
-    c: Any,
-    c_start: Any,
-    m: Any,
-    n: Any,
-    k: Any,
-    beta: Any,
+    typingctx: types.Type,
+    a: types.Type,
+    a_start: types.Type,
+    a_transposed: types.Type,
+    b: types.Type,
+    b_start: types.Type,
+    b_transposed: types.Type,
+    c: types.Type,
+    c_start: types.Type,
+    m: types.Type,
+    n: types.Type,
+    k: types.Type,
+    beta: types.Type,
 ) -> Any:
     """``C = A B + beta C`` for row-major matrices that start at given places of flat float32 arrays.
 
@@ -46,21 +48,23 @@ def _matmul(
         *(_vector, place, types.boolean) * 2, _vector, place, place, place, place, types.float32
     )
 
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: list[ir.Value]
+    ) -> ir.Value:
         a, a_start, a_t, b, b_start, b_t, c, c_start, m, n, k, beta = values
         integer, real, byte = ir.IntType(32), ir.FloatType(), ir.IntType(8)
 
-        def pointer(array: Any, start: Any) -> Any:
+        def pointer(array: ir.Value, start: ir.Value) -> ir.Value:
             data = context.make_array(_vector)(context, builder, array).data
             return builder.gep(data, [start])
 
-        def reference(value: Any) -> Any:
+        def reference(value: ir.Value) -> ir.Value:
             return cgutils.alloca_once_value(builder, value)
 
-        def number(value: Any) -> Any:
+        def number(value: ir.Value) -> ir.Value:
             return builder.trunc(value, integer)
 
-        def flag(transposed: Any) -> Any:
+        def flag(transposed: ir.Value) -> ir.Value:
             return reference(builder.select(transposed, byte(ord("T")), byte(ord("N"))))
 
         # BLAS counts along columns, so it is asked for the transposed product: C' = B' A'.

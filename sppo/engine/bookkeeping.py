@@ -21,15 +21,15 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 @_exact
 def advantages_and_returns(
-    rewards: Any,
-    values: Any,
-    episode_starts: Any,
-    last_values: Any,
-    last_starts: Any,
-    gamma: Any,
-    decay: Any,
-    advantages: Any,
-    returns: Any,
+    rewards: np.ndarray,
+    values: np.ndarray,
+    episode_starts: np.ndarray,
+    last_values: np.ndarray,
+    last_starts: np.ndarray,
+    gamma: float,
+    decay: float,
+    advantages: np.ndarray,
+    returns: np.ndarray,
 ) -> None:
     r"""Generalised advantage estimation, :math:`A_t = \delta_t + \gamma\lambda A_{t+1}`, in place.
 
@@ -60,7 +60,9 @@ class Scaling(NamedTuple):
 
 
 @_inline
-def _merge(total: float, squares: float, rows: int, mean: float, var: float, count: float) -> Any:
+def _merge(
+    total: float, squares: float, rows: int, mean: float, var: float, count: float
+) -> tuple[float, float]:
     """Mean and variance of what ``mean``, ``var`` and ``count`` describe together with ``rows`` more.
 
     :param total: sum of the new numbers
@@ -73,7 +75,7 @@ def _merge(total: float, squares: float, rows: int, mean: float, var: float, cou
 
 
 @_inline
-def _sums(column: Any) -> Any:
+def _sums(column: np.ndarray) -> tuple[float, float]:
     """Sum, and sum of the squared distances from the mean."""
     total, squares = 0.0, 0.0
     for b in range(column.shape[0]):
@@ -86,7 +88,14 @@ def _sums(column: Any) -> Any:
 
 @_exact
 def normalize_step(
-    scaling: Any, obs: Any, rewards: Any, returns: Any, moments: Any, counts: Any, out: Any, out_rewards: Any
+    scaling: Scaling,
+    obs: np.ndarray,
+    rewards: np.ndarray,
+    returns: np.ndarray,
+    moments: np.ndarray,
+    counts: np.ndarray,
+    out: np.ndarray,
+    out_rewards: np.ndarray,
 ) -> None:
     """Everything ``VecNormalize`` does with the numbers of a step (float64 arithmetic, float32 out).
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from sppo.engine.networks import inline
@@ -17,7 +15,9 @@ _FORBIDDEN = np.float32(-1e8)
 
 
 @inline
-def gaussian(out: Any, action: Any, log_std: Any, score: Any) -> tuple[Any, Any]:
+def gaussian(
+    out: np.ndarray, action: np.ndarray, log_std: np.ndarray, score: np.ndarray
+) -> tuple[np.float32, np.float32]:
     """Log-probability and entropy of one action; ``score`` becomes the derivative by the mean."""
     log_prob, entropy = _ZERO, _ZERO
     for j in range(out.shape[0]):
@@ -30,7 +30,14 @@ def gaussian(out: Any, action: Any, log_std: Any, score: Any) -> tuple[Any, Any]
 
 
 @inline
-def categorical(out: Any, action: Any, sizes: Any, mask: Any, score: Any, d_entropy: Any) -> tuple[Any, Any]:
+def categorical(
+    out: np.ndarray,
+    action: np.ndarray,
+    sizes: np.ndarray,
+    mask: np.ndarray,
+    score: np.ndarray,
+    d_entropy: np.ndarray,
+) -> tuple[np.float32, np.float32]:
     """As :func:`gaussian` for independent categorical choices; ``mask`` is empty if all are allowed."""
     log_prob, entropy = _ZERO, _ZERO
     masked = mask.shape[0] > 0
@@ -67,7 +74,9 @@ def categorical(out: Any, action: Any, sizes: Any, mask: Any, score: Any, d_entr
 
 
 @inline
-def bernoulli(out: Any, action: Any, score: Any, d_entropy: Any) -> tuple[Any, Any]:
+def bernoulli(
+    out: np.ndarray, action: np.ndarray, score: np.ndarray, d_entropy: np.ndarray
+) -> tuple[np.float32, np.float32]:
     """As :func:`gaussian` for independent coins, ``out`` being the logits of 1."""
     log_prob, entropy = _ZERO, _ZERO
     for j in range(out.shape[0]):
@@ -83,7 +92,15 @@ def bernoulli(out: Any, action: Any, score: Any, d_entropy: Any) -> tuple[Any, A
 
 
 @inline
-def race(out: Any, sizes: Any, mask: Any, noise: Any, row: int, rows: int, action: Any) -> Any:
+def race(
+    out: np.ndarray,
+    sizes: np.ndarray,
+    mask: np.ndarray,
+    noise: np.ndarray,
+    row: int,
+    rows: int,
+    action: np.ndarray,
+) -> np.float32:
     """Choose whose exponential clock, running at the choice's probability, rings first.
 
     Returns the choices' log-probability.

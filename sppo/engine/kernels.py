@@ -50,13 +50,13 @@ class Adam(NamedTuple):
 
 
 @inline
-def _clip(x: Any, low: Any, high: Any) -> Any:
+def _clip(x: float, low: float, high: float) -> float:
     x = high if x > high else x
     return low if x < low else x
 
 
 @inline
-def _surrogate(slope: Any, log_ratio: Any, ratio: Any, advantage: Any) -> tuple[Any, Any, Any]:
+def _surrogate(slope: Slope, log_ratio: float, ratio: float, advantage: float) -> tuple[float, float, float]:
     """Objective, its derivative by the log-ratio, and the divergence of one sample (float64)."""
     if slope.use_softmax:
         distance, value, rise = log_ratio, advantage * log_ratio, advantage
@@ -76,7 +76,7 @@ def _surrogate(slope: Any, log_ratio: Any, ratio: Any, advantage: Any) -> tuple[
 
 
 @inline
-def _moments(values: Any, rows: Any) -> tuple[float, float]:
+def _moments(values: np.ndarray, rows: np.ndarray) -> tuple[float, float]:
     """Mean and sample standard deviation of the values at ``rows``."""
     total, squares = 0.0, 0.0
     for b in range(rows.shape[0]):
@@ -91,17 +91,17 @@ def _moments(values: Any, rows: Any) -> tuple[float, float]:
 @inline
 def _loss(
     kind: int,
-    sizes: Any,
-    objective: Any,
-    log_std: Any,
-    out: Any,
-    values: Any,
-    rows: Any,
-    data: Any,
-    d_out: Any,
-    d_values: Any,
-    d_log_std: Any,
-    d_entropy: Any,
+    sizes: np.ndarray,
+    objective: Objective,
+    log_std: np.ndarray,
+    out: np.ndarray,
+    values: np.ndarray,
+    rows: np.ndarray,
+    data: tuple[np.ndarray, ...],
+    d_out: np.ndarray,
+    d_values: np.ndarray,
+    d_log_std: np.ndarray,
+    d_entropy: np.ndarray,
     measured: Any,
 ) -> None:
     """Fill the outputs' gradients and ``measured`` for the samples numbered ``rows``."""
@@ -159,7 +159,7 @@ def _loss(
 
 @inline
 def _measure(
-    slope: Any,
+    slope: Slope,
     measured: Any,
     value: float,
     entropy: float,
@@ -181,12 +181,12 @@ def _measure(
 
 
 @inline
-def _adam(adam: Any, norm: float, state: Any) -> None:
+def _adam(adam: Adam, norm: float, state: tuple[np.ndarray, ...]) -> None:
     """Clip the gradient's norm and take one step of Adam."""
     parameters, gradient, first, second, steps = state
     step = np.float64(steps[0]) + 1.0
-    clip = adam.max_grad_norm / (norm + 1e-6)
-    clip = np.float32(clip if clip < 1.0 else 1.0)
+    scale = adam.max_grad_norm / (norm + 1e-6)
+    clip = np.float32(scale if scale < 1.0 else 1.0)
     decay = np.float32(adam.weight_decay)
     beta1, beta2 = np.float32(adam.beta1), np.float32(adam.beta2)
     rest1, rest2 = np.float32(1.0 - adam.beta1), np.float32(1.0 - adam.beta2)
@@ -206,17 +206,17 @@ def _adam(adam: Any, norm: float, state: Any) -> None:
 
 @_entry
 def run_epoch(
-    layers: Any,
-    heads: Any,
+    layers: np.ndarray,
+    heads: np.ndarray,
     kind: int,
-    sizes: Any,
-    objective: Any,
-    adam: Any,
-    order: Any,
-    observations: Any,
-    data: Any,
-    state: Any,
-    workspace: Any,
+    sizes: np.ndarray,
+    objective: Objective,
+    adam: Adam,
+    order: np.ndarray,
+    observations: np.ndarray,
+    data: tuple[np.ndarray, ...],
+    state: tuple[np.ndarray, ...],
+    workspace: tuple[np.ndarray, ...],
     measured: Any,
 ) -> tuple[int, int, bool]:
     """One pass over the samples in ``order``, in minibatches of the workspace's size.
@@ -284,20 +284,20 @@ def run_epoch(
 
 @_entry
 def sample_actions(
-    layers: Any,
-    heads: Any,
+    layers: np.ndarray,
+    heads: np.ndarray,
     kind: int,
-    sizes: Any,
-    parameters: Any,
-    features: Any,
-    masks: Any,
-    noise: Any,
-    limits: Any,
-    workspace: Any,
-    actions: Any,
-    clipped: Any,
-    log_probs: Any,
-    values: Any,
+    sizes: np.ndarray,
+    parameters: np.ndarray,
+    features: np.ndarray,
+    masks: np.ndarray,
+    noise: np.ndarray,
+    limits: np.ndarray,
+    workspace: tuple[np.ndarray, ...],
+    actions: np.ndarray,
+    clipped: np.ndarray,
+    log_probs: np.ndarray,
+    values: np.ndarray,
 ) -> None:
     """Draw an action for each row of ``features``, with its log-probability and the state's value.
 

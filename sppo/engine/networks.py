@@ -55,7 +55,7 @@ _Q1, _Q2, _Q3, _Q4 = _Q
 
 
 @inline
-def _tanh(x: Any) -> Any:
+def _tanh(x: np.float32) -> np.float32:
     x = _TANH_END if x > _TANH_END else x
     x = -_TANH_END if x < -_TANH_END else x
     s = x * x
@@ -65,7 +65,7 @@ def _tanh(x: Any) -> Any:
 
 
 @njit(**OPTIONS, cache=False)
-def tanh_of(values: Any) -> Any:
+def tanh_of(values: np.ndarray) -> np.ndarray:
     """The networks' tanh of each element of a flat float32 array."""
     out = np.empty_like(values)
     for j in range(values.shape[0]):
@@ -74,7 +74,14 @@ def tanh_of(values: Any) -> Any:
 
 
 @inline
-def forward(layers: Any, parameters: Any, features: Any, hidden: Any, ones: Any, rows: int) -> None:
+def forward(
+    layers: np.ndarray,
+    parameters: np.ndarray,
+    features: np.ndarray,
+    hidden: np.ndarray,
+    ones: np.ndarray,
+    rows: int,
+) -> None:
     """Fill ``hidden`` with every layer's output for the first ``rows`` rows of ``features``."""
     capacity = ones.shape[0]
     for k in range(layers.shape[0]):
@@ -98,7 +105,14 @@ def forward(layers: Any, parameters: Any, features: Any, hidden: Any, ones: Any,
 
 @inline
 def backward(
-    layers: Any, parameters: Any, gradient: Any, features: Any, hidden: Any, delta: Any, ones: Any, rows: int
+    layers: np.ndarray,
+    parameters: np.ndarray,
+    gradient: np.ndarray,
+    features: np.ndarray,
+    hidden: np.ndarray,
+    delta: np.ndarray,
+    ones: np.ndarray,
+    rows: int,
 ) -> None:
     """Turn the outputs' gradients in ``delta`` into the parameters' gradients."""
     capacity = ones.shape[0]

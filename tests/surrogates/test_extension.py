@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from torch.distributions import kl_divergence
 
 import sppo
 from sppo import SPPO, MaskableSPPO, RecurrentSPPO
+from sppo.cli import main
+from sppo.records.run_files import read_config
 from sppo.surrogates import REGISTRY, Sample, Surrogate, find, parameter
 from tests.surrogates.spo import SPO
 
@@ -130,3 +133,78 @@ def test_it_may_ask_for_both_distributions(algorithm: type[SPPO]) -> None:
     assert 2 * model.logger.name_to_value["train/exact_kl"] == pytest.approx(
         model.logger.name_to_value["train/approx_kl"], rel=0.5
     )
+
+
+STUDY = """
+name = "spo"
+environments = ["CartPole-v1"]
+seeds = "0:2"
+total_timesteps = 512
+n_envs = 2
+evaluations = 2
+eval_episodes = 1
+
+[normalize]
+rewards = false
+
+[parameters]
+n_steps = 64
+n_epochs = 2
+
+[grid]
+clip_range = [0.2, 0.4]
+
+[algorithms.ppo]
+use_softmax = false
+
+[algorithms.spo]
+surrogate = "tests.surrogates.spo:SPO"
+weight = 2.0
+"""
+
+
+def test_it_is_studied_and_drawn(tmp_path: Path) -> None:
+    """From the command line: trained, in a study beside PPO, and in the report under its title and colour."""
+    train = [
+        *[
+            "train",
+            "--env",
+            "CartPole-v1",
+            "--steps",
+            "512",
+            "--n-envs",
+            "2",
+            "--n-steps",
+            "64",
+            "--evaluations",
+            "1",
+        ]
+    ]
+    assert main([*train, "--surrogate", PATH, "--weight", "3", "--out", str(tmp_path / "one")]) == 0
+    config = read_config(tmp_path / "one")
+    assert config is not None
+    assert (config["algorithm"], config["parameters"]["weight"]) == ("spo", 3.0)
+
+    file = tmp_path / "spo.toml"
+    file.write_text(STUDY)
+    out = str(tmp_path / "runs")
+    assert main(["study", "run", str(file), "--out", out, "--jobs", "1"]) == 0
+    assert main(["study", "report", str(file), "--out", out]) == 0
+    page = next((tmp_path / "runs").rglob("report.html")).read_text()
+    assert SPO.title in page
+    assert SPO.colour in page
+
+
+def test_a_study_names_what_is_wrong_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "spo.toml"
+    file.write_text(STUDY.replace("weight = 2.0", "weight = -2.0"))
+    assert main(["study", "plan", str(file)]) != 0
+    assert "weight: -2.0 is too small" in capsys.readouterr().err
+
+
+def test_the_example_in_contributing_is_this_one() -> None:
+    root = Path(__file__).parents[2]
+    blocks = re.findall(r"```python\n(.*?)```", (root / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    source = (root / "tests" / "surrogates" / "spo.py").read_text()
+    assert blocks[0] in source
+    assert blocks[0].startswith("from __future__")
