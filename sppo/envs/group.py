@@ -42,7 +42,7 @@ class EnvGroup:
 
     def step(self, actions: Any) -> tuple[Any, ...]:
         """A step for :func:`unpacked`, in a form that pickles five times faster than NumPy's scalars do."""
-        observations, rewards, dones, infos, reset_infos = step_each(self.envs, actions)
+        observations, rewards, dones, infos, reset_infos = step_each(self.envs, unpacked_array(actions))
         packed = []
         for info in infos:
             kinds = [_NUMBER_OF.get(type(value), 0) for value in info.values()]
@@ -50,7 +50,7 @@ class EnvGroup:
                 value.item() if kind else value for kind, value in zip(kinds, info.values(), strict=True)
             ]
             packed.append((list(info), kinds, values))
-        return observations, rewards.tolist(), dones.tolist(), packed, reset_infos
+        return packed_array(observations), rewards.tolist(), dones.tolist(), packed, reset_infos
 
     def reset(self, seeds: Sequence[int | None], options: Sequence[dict[str, Any]]) -> tuple[Any, Infos]:
         """Reset every environment; returns the observations and infos."""
@@ -139,7 +139,21 @@ def unpacked(step: tuple[Any, ...]) -> Step:
         }
         for keys, kinds, values in packed
     ]
-    return observations, np.array(rewards, np.float32), np.array(dones, np.bool_), infos, reset_infos
+    rewards, dones = np.array(rewards, np.float32), np.array(dones, np.bool_)
+    return unpacked_array(observations), rewards, dones, infos, reset_infos
+
+
+def packed_array(value: Any) -> Any:
+    """An array of numbers as what pickles ten times faster; anything else as it is."""
+    plain = isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+    return (value.tobytes(), value.dtype.str, value.shape) if plain else value
+
+
+def unpacked_array(packed: Any) -> Any:
+    """What :func:`packed_array` was given."""
+    if isinstance(packed, tuple) and isinstance(packed[0], bytes):
+        return np.frombuffer(packed[0], packed[1]).reshape(packed[2]).copy()
+    return packed
 
 
 def stack(observations: list[Any], space: spaces.Space) -> Any:

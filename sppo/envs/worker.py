@@ -26,11 +26,12 @@ from sppo.envs.group import EnvGroup
 RESULT, FAILURE = "result", "failure"
 
 
-def main(descriptor: int) -> None:
+def main(connection: str, shared: str) -> None:
     """Answer requests until nobody can make any."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
-    channel = Channel(socket.socket(fileno=descriptor))
+    channel = Channel(socket.socket(fileno=int(connection)), int(shared), 1)
+    os.close(int(shared))
     group: EnvGroup | None = None
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while os.getppid() == parent:

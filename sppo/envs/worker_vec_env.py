@@ -19,7 +19,7 @@ import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
 from sppo.envs.cores import available_processes
-from sppo.envs.group import EnvFn, EnvGroup, concatenate, step_each, unpacked
+from sppo.envs.group import EnvFn, EnvGroup, concatenate, packed_array, step_each, unpacked
 from sppo.envs.state import UncapturableError
 from sppo.envs.worker_process import WorkerProcess, end, packed
 
@@ -63,7 +63,7 @@ class WorkerVecEnv(VecEnv):
 
     def step_async(self, actions: np.ndarray) -> None:
         self._step = None
-        numbers = self._ask("step", [(actions[worker.envs],) for worker in self._workers])
+        numbers = self._ask("step", [(packed_array(actions[worker.envs]),) for worker in self._workers])
         self._step = actions[self._own], numbers
 
     def step_wait(self) -> Any:

@@ -134,6 +134,18 @@ def test_an_interrupt(moment: str) -> None:
     env.close()
 
 
+def test_questions_while_a_step_is_under_way() -> None:
+    env = make()
+    env.reset()
+    env.step_async(actions(e3=Counter.SLEEP))
+    large = np.arange(300_000)
+    for answer in env.env_method("echo", large, indices=[2, 3]):
+        np.testing.assert_array_equal(answer, large)
+    assert env.get_attr("steps", indices=3) == [1]
+    assert env.step_wait()[0].ravel().tolist() == [1] * 4
+    env.close()
+
+
 def test_waiting_for_a_step_that_was_not_begun_is_refused() -> None:
     env = make()
     env.reset()
