@@ -31,6 +31,8 @@ NETWORK_FREE_BYTES = 64 * 2**20
 TENSOR_BYTES = 4096
 #: What feature extractors take of memory per number of an observation when they try one out.
 TRIAL_BYTES = 128
+#: What a space's ``repr`` takes per number of its bounds; it shows at most 6 per dimension, of 5.
+TEXT_BYTES = 50
 MAX_ROLLOUT_BYTES = 8 * 2**30
 
 
@@ -119,7 +121,10 @@ def charge_model(data: dict[str, Any], n_envs: int, budget: Budget) -> None:
     if isinstance(policy_class, type) and issubclass(policy_class, MaskableActorCriticPolicy):
         # Masks are not zeros but ones.
         budget.memory(4 * samples * _choices(action))
-    budget.memory(TRIAL_BYTES * _elements(observation))
+    for part in (*_parts(observation), *_parts(action)):
+        # To be tried out, and to be written out where it differs from an environment's.
+        size = math.prod(part.shape or (1,))
+        budget.memory(TRIAL_BYTES * size + TEXT_BYTES * min(size, 8000))
 
 
 def _parts(space: spaces.Space) -> list[spaces.Space]:
@@ -128,10 +133,6 @@ def _parts(space: spaces.Space) -> list[spaces.Space]:
         inner = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
         return [part for child in inner for part in _parts(child)]
     return [space]
-
-
-def _elements(space: spaces.Space) -> int:
-    return sum(math.prod(part.shape or (1,)) for part in _parts(space))
 
 
 def _choices(space: spaces.Space) -> int:

@@ -131,8 +131,12 @@ def walk(root: Node) -> Iterator[Node]:
 
 
 def charge_expanded(root: Node, budget: Budget) -> None:
-    """Refuse trees with cycles, and account for shared parts as often as they occur."""
+    """Refuse trees with cycles, and account for shared parts and texts as often as they occur.
+
+    Upstream's messages, for one, write out what a file holds.
+    """
     size: dict[int, int] = {}
+    texts: dict[int, int] = {}
     open_nodes: set[int] = set()
     waiting: list[tuple[Node, bool]] = [(root, False)]
     while waiting:
@@ -141,6 +145,8 @@ def charge_expanded(root: Node, budget: Budget) -> None:
         if finished:
             open_nodes.discard(key)
             size[key] = 1 + sum(size[id(child)] for child in children(node))
+            own = len(node) if isinstance(node, (str, bytes)) else 0
+            texts[key] = own + sum(texts[id(child)] for child in children(node))
             # What is larger than the whole budget need not be added up any further.
             if size[key] > budget.steps:
                 budget.work(size[key])
@@ -155,6 +161,7 @@ def charge_expanded(root: Node, budget: Budget) -> None:
                 if id(child) not in size:
                     waiting.append((child, False))
     budget.work(size[id(root)])
+    budget.memory(texts[id(root)])
 
 
 def parse(data: bytes, budget: Budget, persistent_ids: bool = False) -> Tree:

@@ -258,6 +258,27 @@ def test_shared_parts_count_each_time() -> None:
         SPPO.load(io.BytesIO(with_entry(MODEL, "ep_info_buffer", laughs)))
 
 
+def test_texts_that_are_shared_count_each_time() -> None:
+    """Upstream writes out both policies' arguments where they differ."""
+    pickle = PROTO + b"}" + text("net_arch") + shared_texts(1000, 10**6) + b"s."
+    raw = deflated({**members(MODEL), "data": data_with(policy_kwargs=serialized(pickle))})
+    with pytest.raises(LoadError, match="more memory than"):
+        SPPO.load(io.BytesIO(raw), policy_kwargs={"net_arch": [4]})
+
+
+def test_spaces_that_are_shared_count_each_time() -> None:
+    """Upstream writes out both spaces where they differ."""
+    shape = (5, 5, 5, 6, 9)
+    start = PROTO + box(shape, "f4", array(shape, "f4") + b"q\x00") + b"q\x010"
+    parts = b"".join(text(f"k{i}") + b"h\x01" for i in range(5000))
+    space = (
+        start + name("gymnasium.spaces.dict", "Dict") + b")\x81}" + text("spaces") + b"}(" + parts + b"usb."
+    )
+    raw = deflated({**members(MODEL), "data": data_with(observation_space=serialized(space))})
+    with pytest.raises(LoadError, match=r"more memory than|steps"):
+        SPPO.load(io.BytesIO(raw), env=gym.make("CartPole-v1"))
+
+
 def test_honest_rollouts_of_two_million_samples(tmp_path: Path) -> None:
     """Only recurrent models keep LSTM states."""
     SPPO("MlpPolicy", "CartPole-v1", n_steps=4, batch_size=4, n_epochs=1, device="cpu").save(
