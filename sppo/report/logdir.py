@@ -115,7 +115,7 @@ def _study_config(path: Path) -> Mapping[str, Any] | None:
     """The configuration of the study's run that a directory lies in."""
     for parent in (path, *path.parents[:2]):
         config = read_config(parent)
-        if config is not None and {"env", "algorithm", "seed"} <= config.keys():
+        if config is not None and {"env", "algorithm"} <= config.keys() and type(config.get("seed")) is int:
             return config
     return None
 

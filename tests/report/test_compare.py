@@ -187,6 +187,13 @@ def test_runs_of_a_study_get_their_configurations_names(tmp_path: Path) -> None:
     assert "sPPO two-sided" in (tmp_path / "compare.html").read_text()
 
 
+def test_damaged_configuration_leaves_a_run_its_name(logdir: Path) -> None:
+    damaged = {"config": {"env": "Hopper-v5", "algorithm": "sppo", "seed": "x"}}
+    (logdir / "SPPO_1" / "config.json").write_text(json.dumps(damaged))
+    assert cli.main(["compare", str(logdir)]) == 0
+    assert [(row["algorithm"], row["n"]) for row in rows_of(logdir)] == [("PPO", "3"), ("SPPO", "3")]
+
+
 @pytest.mark.parametrize("case", ["no directory", "no events", "no such tag"])
 def test_errors_tell_what_to_change(tmp_path: Path, capsys: pytest.CaptureFixture, case: str) -> None:
     arguments = {
