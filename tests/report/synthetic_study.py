@@ -1,4 +1,4 @@
-"""Made-up studies in the record format of ``sppo.study.records``, for tests that must not train."""
+"""Made-up studies in the record format of ``sppo.records``, for tests that must not train."""
 
 from __future__ import annotations
 
