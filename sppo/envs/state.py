@@ -31,13 +31,20 @@ from sppo.envs.generators import (
 
 #: Attributes that describe the environment, but are not part of its state.
 _DESCRIPTION = frozenset(
-    (
-        *("env", "spec", "_cached_spec", "metadata", "_metadata"),
-        *("_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs", "results_writer"),
-    )
+    [
+        "env",
+        "spec",
+        "_cached_spec",
+        "metadata",
+        "_metadata",
+        "_saved_kwargs",
+        "_ezpickle_args",
+        "_ezpickle_kwargs",
+        "results_writer",
+    ]
 )
 #: Attributes that usually show the environment, and are state only if they hold plain data.
-_DISPLAY = frozenset(("mujoco_renderer", "renderer", "viewer", "window", "screen", "surf", "clock", "isopen"))
+_DISPLAY = frozenset(["mujoco_renderer", "renderer", "viewer", "window", "screen", "surf", "clock", "isopen"])
 _PLAIN = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type)
 

@@ -24,7 +24,7 @@ from sppo.envs.worker_vec_env import WorkerVecEnv
 
 #: What a new vectorised environment has of its own and keeps.
 _OWN = frozenset(
-    {
+    [
         "venv",
         "envs",
         "class_attributes",
@@ -38,7 +38,7 @@ _OWN = frozenset(
         "processes",
         "closed",
         "waiting",
-    }
+    ]
 )
 #: Ways to step environments that stand for each other: a checkpoint of one is resumed with any of them.
 _STEPPERS = {cls.__name__: cls for cls in (DummyVecEnv, InProcessVecEnv, WorkerVecEnv)}

@@ -103,6 +103,13 @@ class Unpicklable(gym.Env):
         return np.full(1, self.steps / 20, np.float32), 1.0, self.steps >= 20, False, {}
 
 
+def test_a_name_that_usually_shows_the_environment_may_hold_state() -> None:
+    first, second = gym.make("CartPole-v1"), gym.make("CartPole-v1")
+    first.unwrapped.clock = 17
+    restore_environment(second, capture_environment(first))
+    assert second.unwrapped.clock == 17
+
+
 def test_what_cannot_be_captured_is_named() -> None:
     with pytest.raises(UncapturableError, match=r"Unpicklable\.simulator"):
         capture_environment(Unpicklable())
