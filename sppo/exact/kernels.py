@@ -236,7 +236,10 @@ def largest_curvature(packets: Packets, actions: int, packs: int) -> float:
         eigenvalue = 0.5 * (p + q - (p - q) * (p - q))
         largest = maximum(largest, load(packets.single, OCCUPANCY, k * WIDTH) * eigenvalue)
     store(pair, WEIGHT, 0, largest)
-    return packets.pair[WEIGHT, :WIDTH].max()
+    result = 0.0
+    for i in range(WIDTH):
+        result = max(result, pair[WEIGHT, i])
+    return result
 
 
 @leaf

@@ -60,25 +60,38 @@ def new_buffers(states: int, actions: int, inv_eta: Array, dense: bool = True) -
     )
 
 
-@entry
-def softmax(logits: Array, policy: Array) -> None:
-    """policy = softmax(logits) row by row; a logit of -inf is a probability of zero."""
-    for s in range(logits.shape[0]):
-        top = logits[s].max()
-        for a in range(logits.shape[1]):
-            policy[s, a] = np.exp(logits[s, a] - top)
-        policy[s] /= policy[s].sum()
+@leaf
+def _largest(matrix: Array, s: int) -> int:
+    """Where the largest number of row s is, the first of equals."""
+    best = 0
+    for a in range(1, matrix.shape[1]):
+        if matrix[s, a] > matrix[s, best]:
+            best = a
+    return best
+
+
+@leaf
+def _softmax(logits: Array, s: int, policy: Array) -> float:
+    """policy = softmax(logits) in row s; a logit of -inf is a probability of zero. Returns lse."""
+    top, total = logits[s, _largest(logits, s)], 0.0
+    for a in range(logits.shape[1]):
+        policy[s, a] = np.exp(logits[s, a] - top)
+        total += policy[s, a]
+    for a in range(logits.shape[1]):
+        policy[s, a] /= total
+    return top + np.log(total)
 
 
 @leaf
 def _evaluate(problem: Problem, logits: Array, buffers: Buffers) -> float:
-    softmax(logits, buffers.policy)
+    for s in range(logits.shape[0]):
+        _softmax(logits, s, buffers.policy)
     mdp = (problem.indptr, problem.indices, problem.data, problem.reward, problem.start, problem.gamma)
     b = buffers
     return evaluate_dense(*mdp, b.policy, b.matrix, b.v, b.q, b.advantage, b.occupancy)
 
 
-@entry
+@leaf
 def _set_per_state(method: Method, lowest_value: float, buffers: Buffers) -> None:
     """1/η(s) = V(s) - r_l/(1 - γ), if it was asked for."""
     if method.per_state:
@@ -86,22 +99,27 @@ def _set_per_state(method: Method, lowest_value: float, buffers: Buffers) -> Non
             buffers.inv_eta[s] = max(buffers.v[s] - lowest_value, 0.0)
 
 
-@entry
-def improve_fixed(method: Method, lowest_value: float, logits: Array, buffers: Buffers, used: Array) -> bool:
+@leaf
+def _improve_fixed(method: Method, lowest_value: float, logits: Array, buffers: Buffers, used: Array) -> bool:
     """One outer update with a fixed inner step; α < 0 stands for 1/β. Returns whether θ changed."""
     _set_per_state(method, lowest_value, buffers)
     alpha = method.alpha
     if alpha < 0.0:
         # β = max_s d(s)/(2η(s)): the Hessian of lse has norm at most 1/2
-        alpha = 1.0 / (0.5 * (buffers.occupancy * buffers.inv_eta).max())
+        smoothness = 0.0
+        for s in range(logits.shape[0]):
+            smoothness = max(smoothness, 0.5 * buffers.occupancy[s] * buffers.inv_eta[s])
+        alpha = 1.0 / smoothness
     packs = gather(buffers.packets, logits, buffers.advantage, buffers.occupancy, buffers.inv_eta)
     fixed_steps(method, alpha, buffers.packets, logits.shape[1], packs)
     used[0] = alpha
     return scatter(buffers.packets, packs, logits)
 
 
-@entry
-def improve_search(method: Method, lowest_value: float, logits: Array, buffers: Buffers, used: Array) -> bool:
+@leaf
+def _improve_search(
+    method: Method, lowest_value: float, logits: Array, buffers: Buffers, used: Array
+) -> bool:
     """One outer update with a search in every inner step. Returns whether θ changed."""
     _set_per_state(method, lowest_value, buffers)
     packs = gather(buffers.packets, logits, buffers.advantage, buffers.occupancy, buffers.inv_eta)
@@ -109,8 +127,8 @@ def improve_search(method: Method, lowest_value: float, logits: Array, buffers: 
     return scatter(buffers.packets, packs, logits)
 
 
-@entry
-def improve_closed_form(
+@leaf
+def _improve_closed_form(
     method: Method, lowest_value: float, logits: Array, buffers: Buffers, used: Array
 ) -> bool:
     """One exact update of every state, in log space; logits become log-probabilities.
@@ -122,14 +140,14 @@ def improve_closed_form(
     _set_per_state(method, lowest_value, buffers)
     policy, advantage, inv_eta = buffers.policy, buffers.advantage, buffers.inv_eta
     states, actions = logits.shape
-    alpha = method.alpha
+    alpha, surplus, weakest = method.alpha, 0.0, 0.0
+    for s in range(states):
+        surplus += buffers.occupancy[s] * advantage[s, _largest(advantage, s)]
+        weakest = max(weakest, inv_eta[s])
     if alpha < 0.0:
-        surplus = 0.0
-        for s in range(states):
-            surplus += buffers.occupancy[s] * advantage[s].max()
         alpha = min(1.0, -alpha * surplus)
     for s in range(states):
-        best = advantage[s].argmax()
+        best = _largest(advantage, s)
         if method.objective == SMDPO_STEP:
             if inv_eta[s] + advantage[s, best] > 0.0:
                 for a in range(actions):
@@ -140,20 +158,20 @@ def improve_closed_form(
         else:
             for a in range(actions):
                 logits[s, a] = np.log((1.0 - alpha) * policy[s, a] + (alpha if a == best else 0.0))
-        top, total = logits[s].max(), 0.0
+        shift = _softmax(logits, s, policy)
         for a in range(actions):
-            total += np.exp(logits[s, a] - top)
-        logits[s] -= top + np.log(total)
-    used[0] = alpha if method.objective == MIXTURE_STEP else 1.0 / inv_eta.max()
+            logits[s, a] -= shift
+    used[0] = alpha if method.objective == MIXTURE_STEP else 1.0 / weakest
     return True
 
 
 @leaf
 def _repeat(t: int, values: Array, used: Array) -> None:
     """Iterations after a fixed point are the last one again."""
-    values[t + 1 :] = values[t]
     for later in range(t + 1, values.size):
-        used[later] = used[t]
+        values[later] = values[t]
+        for i in range(used.shape[1]):
+            used[later, i] = used[t, i]
 
 
 @entry
@@ -163,7 +181,7 @@ def run_fixed(
     """Algorithm 1 with a fixed inner step size; ``used`` is (iterations, 1)."""
     for t in range(values.size):
         values[t] = _evaluate(problem, logits, buffers)
-        if not improve_fixed(method, problem.lowest_value, logits, buffers, used[t]):
+        if not _improve_fixed(method, problem.lowest_value, logits, buffers, used[t]):
             _repeat(t, values, used)
             break
 
@@ -175,7 +193,7 @@ def run_search(
     """Algorithm 1 with a search in every inner step; ``used`` is (iterations, recorded steps)."""
     for t in range(values.size):
         values[t] = _evaluate(problem, logits, buffers)
-        if not improve_search(method, problem.lowest_value, logits, buffers, used[t]):
+        if not _improve_search(method, problem.lowest_value, logits, buffers, used[t]):
             _repeat(t, values, used)
             break
 
@@ -187,7 +205,30 @@ def run_closed_form(
     """Exact maximisation of the surrogate in every iteration; ``used`` is (iterations, 1)."""
     for t in range(values.size):
         values[t] = _evaluate(problem, logits, buffers)
-        improve_closed_form(method, problem.lowest_value, logits, buffers, used[t])
+        _improve_closed_form(method, problem.lowest_value, logits, buffers, used[t])
+
+
+# Compiled for Python only if an MDP is too large for the loops above, or a certificate is wanted.
+
+
+@entry
+def improve_fixed(method: Method, lowest_value: float, logits: Array, buffers: Buffers, used: Array) -> bool:
+    """One update of ``run_fixed``."""
+    return _improve_fixed(method, lowest_value, logits, buffers, used)
+
+
+@entry
+def improve_search(method: Method, lowest_value: float, logits: Array, buffers: Buffers, used: Array) -> bool:
+    """One update of ``run_search``."""
+    return _improve_search(method, lowest_value, logits, buffers, used)
+
+
+@entry
+def improve_closed_form(
+    method: Method, lowest_value: float, logits: Array, buffers: Buffers, used: Array
+) -> bool:
+    """One update of ``run_closed_form``."""
+    return _improve_closed_form(method, lowest_value, logits, buffers, used)
 
 
 #: method -> (the whole run, one update of it)
