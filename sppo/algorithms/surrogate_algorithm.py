@@ -313,6 +313,8 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
 def checked_or_raise(name: str, value: Any, parameter: Parameter) -> None:
     """Refuse an impossible value of a constructor's parameter, and say what to write instead."""
     try:
+        if parameter.kind == "schedule" and isinstance(value, str):
+            raise ValueError(f"{value!r} is neither a number nor a function of the remaining progress")
         checked(name, value, parameter)
     except ValueError as error:
         advice = f"; {parameter.advice}" if parameter.advice else ""
