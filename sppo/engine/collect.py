@@ -22,7 +22,7 @@ from sppo.engine import bookkeeping, kernels
 from sppo.engine.distributions import BERNOULLI, CATEGORICAL, GAUSSIAN
 from sppo.engine.layout import Layout, features_of
 from sppo.engine.memory import FlatMemory
-from sppo.engine.normalize import fast_step
+from sppo.engine.normalize import stepper
 
 _NOISE = {GAUSSIAN: "normal_", CATEGORICAL: "exponential_", BERNOULLI: "uniform_"}
 
@@ -96,6 +96,7 @@ def collect_rollout(
     all_log_probs = th.from_numpy(rollout_buffer.log_probs).unbind()
     callback.on_rollout_start()
     shape = (env.num_envs, *model.action_space.shape)
+    step = stepper(env)
     n_steps = 0
     action_masks, float_masks = None, None
     while n_steps < n_rollout_steps:
@@ -112,7 +113,7 @@ def collect_rollout(
             actions = clipped_actions = actions.astype(np.int64)
         actions, clipped_actions = actions.reshape(shape), clipped_actions.reshape(shape)
 
-        new_obs, rewards, dones, infos = fast_step(env, clipped_actions)
+        new_obs, rewards, dones, infos = step(clipped_actions)
         model.num_timesteps += env.num_envs
 
         # Under the names they have in Stable-Baselines3, for callbacks that read them.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,13 +11,24 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sppo.engine import bookkeeping
+from sppo.engine.coverage import Unsupported, check_pristine
 
 Step = tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]
 
 
-def fast_step(env: VecEnv, actions: np.ndarray) -> Step:
-    """``env.step(actions)``, with the arithmetic compiled if ``env`` is a plain ``VecNormalize``."""
-    if type(env) is not VecNormalize or not env.norm_obs or type(env.obs_rms) is not RunningMeanStd:
+def stepper(env: VecEnv) -> Callable[[np.ndarray], Step]:
+    """``env.step``, with the arithmetic compiled if ``env`` is a ``VecNormalize`` as upstream wrote it."""
+    if type(env) is not VecNormalize or type(getattr(env, "obs_rms", None)) is not RunningMeanStd:
+        return env.step
+    try:
+        check_pristine(env)
+    except Unsupported:
+        return env.step
+    return functools.partial(_fast_step, env)
+
+
+def _fast_step(env: VecNormalize, actions: np.ndarray) -> Step:
+    if not env.norm_obs:
         return env.step(actions)
     env.venv.step_async(actions)
     obs, rewards, dones, infos = env.venv.step_wait()

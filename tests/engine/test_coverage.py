@@ -14,6 +14,7 @@ import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from sppo import SPPO, RecurrentSPPO
@@ -250,6 +251,28 @@ def test_what_is_patched_on_upstreams_class_takes_effect(monkeypatch: pytest.Mon
     auto, reference = trained("auto"), trained("reference")
     np.testing.assert_array_equal(flat(auto.policy), flat(reference.policy))
     assert auto.engine_in_use == "reference"
+
+
+@pytest.mark.parametrize("where", ["instance", "class"])
+def test_a_patched_normalisation_takes_effect(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the collection stays compiled."""
+    normalize_obs = VecNormalize.normalize_obs
+
+    def halved(self: VecNormalize, obs: Any) -> Any:
+        return 0.5 * normalize_obs(self, obs)
+
+    trained_weights = []
+    for engine in ("auto", "reference"):
+        env = VecNormalize(make_env())
+        if where == "class":
+            monkeypatch.setattr(VecNormalize, "normalize_obs", halved)
+        else:
+            env.normalize_obs = types.MethodType(halved, env)  # type: ignore[method-assign]
+        model = SPPO(
+            "MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=3, seed=3, device="cpu", engine=engine
+        )
+        trained_weights.append(flat(model.learn(STEPS).policy))
+    np.testing.assert_allclose(*trained_weights, rtol=1e-3, atol=1e-4)
 
 
 def test_recurrent_policies_fall_back_without_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
