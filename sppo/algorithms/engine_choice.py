@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
+import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
@@ -20,6 +23,25 @@ if TYPE_CHECKING:
 
 EngineMode = Literal["auto", "reference", "fast"]
 Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+@contextmanager
+def without_torch_compiler() -> Iterator[None]:
+    """Make an optimizer without ``torch._dynamo``, whose import takes a second and 70 MB of every training.
+
+    PyTorch imports it to mark one method as not to be compiled, and remembers the marked method in an
+    attribute; the fast engine calls no method of an optimizer. Without effect if that attribute is there
+    already, or the compiler is loaded.
+    """
+    method = getattr(th.optim.Optimizer.add_param_group, "__wrapped__", None)
+    if method is None or "torch._dynamo" in sys.modules or hasattr(method, "__dynamo_disable"):
+        yield
+        return
+    method.__dynamo_disable = method
+    try:
+        yield
+    finally:
+        del method.__dynamo_disable
 
 
 def replaced_by_engine(method: Method) -> Method:

@@ -22,7 +22,12 @@ from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, explained_variance
 from torch.nn import functional as F
 
-from sppo.algorithms.engine_choice import EngineChoice, EngineMode, replaced_by_engine
+from sppo.algorithms.engine_choice import (
+    EngineChoice,
+    EngineMode,
+    replaced_by_engine,
+    without_torch_compiler,
+)
 from sppo.algorithms.files import SafeLoading
 from sppo.algorithms.finite import FiniteGuard, is_about_numbers
 from sppo.engine.measurements import UpdateStatistics
@@ -128,7 +133,8 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
             # A schedule's values are looked at when it gives them.
             values[name] = 1.0 if callable(value) else value
         surrogate(**values)
-        super()._setup_model()
+        with without_torch_compiler():
+            super()._setup_model()
         for name, parameter in surrogate.parameters().items():
             if parameter.kind == "schedule" and getattr(self, name) is not None:
                 setattr(self, name, FloatSchedule(getattr(self, name)))

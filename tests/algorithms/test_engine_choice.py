@@ -1,0 +1,28 @@
+"""What a training's start leaves out, and that nothing of it is left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CODE = """
+import sys
+import torch as th
+from sppo import SPPO
+
+before = vars(th.optim.Optimizer.add_param_group.__wrapped__).copy()
+model = SPPO("MlpPolicy", "CartPole-v1", n_steps=64, batch_size=32, n_epochs=1, device="cpu").learn(64)
+assert model.engine_in_use == "fast"
+assert "torch._dynamo" not in sys.modules
+assert vars(th.optim.Optimizer.add_param_group.__wrapped__) == before
+model.engine = "reference"
+model.learn(64)
+assert model.engine_in_use == "reference"
+th.optim.Adam(model.policy.parameters())
+"""
+
+
+def test_a_fast_training_does_without_torchs_compiler_and_a_reference_one_follows() -> None:
+    """A second and 70 MB of every start; in a process of its own, because the compiler stays once loaded."""
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
