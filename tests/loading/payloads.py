@@ -147,7 +147,7 @@ def bombs() -> dict[str, bytes]:
         "long-bytes": PROTO + b"\x8e" + struct.pack("<Q", 2**40) + b".",
         "long-bytearray": b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b".",
         "long-text": PROTO + b"\x8d" + struct.pack("<Q", 2**40) + b".",
-        "many-lists": PROTO + b"(" + b"]" * 400_000 + b"l.",
+        "many-lists": PROTO + b"(" + b"]" * 50_000 + b"l.",
         "deep-lists": PROTO + b"]" * 20_000 + b"a" * 19_999 + b".",
         "huge-array": array
         + b"(C\x00"
