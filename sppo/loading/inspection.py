@@ -22,8 +22,14 @@ _PARTS = {
     f"cloudpickle.{name}"
     for name in ("_builtin_type", "_make_empty_cell", "_make_cell", "_function_setstate", "_class_setstate")
 }
+#: How NumPy writes the random generators of spaces.
+_GENERATORS = {
+    "numpy.random.bit_generator.__pyx_unpickle_SeedSequence",
+    "numpy.random._pickle.__bit_generator_ctor",
+    "numpy.random._pickle.__generator_ctor",
+}
 #: Calls that only make values: listing them would hide the others.
-_HARMLESS = {*BUILDERS, *vec_normalize.BUILDERS} - _BY_VALUE
+_HARMLESS = {*BUILDERS, *vec_normalize.BUILDERS, *_GENERATORS} - _BY_VALUE
 #: Types that such calls get as arguments.
 _TYPES = {
     "numpy.ndarray",
@@ -81,7 +87,6 @@ def _model_report(raw: bytes, label: str) -> tuple[list[str], bool]:
         lines.append(f"  {name:<28} {len(tensors)} tensors, {sum(t.numel() for t in tensors):,} numbers")
     lines += ["", "entries"]
     lines += [_entry_line(key, found) for key in found.entries]
-    lines += [f"  {printable(part, 80)}: a new one would be used" for part in found.replaced]
     calls = [f"  {name[:28]:<28} {call}" for name, tree in found.trees.items() for call in suspicious(tree)]
     if found.data.get("tensorboard_log"):
         folder = printable(str(found.data["tensorboard_log"]), 200)

@@ -12,7 +12,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch as th
 from gymnasium import spaces
 
 from sppo.loading import allowlist, arrays, schedules
@@ -55,8 +54,6 @@ class Rebuilder:
         charge_expanded(tree.root, tree.budget)
         self.tree = tree
         self.budget = tree.budget
-        #: parts that were replaced by a fresh default, in words
-        self.replaced: list[str] = []
         self.setters = setters(tree)
         self._builders = {**BUILDERS, **(builders or {})}
         self._persistent = persistent
@@ -117,7 +114,7 @@ class Rebuilder:
             cls = allowlist.resolve(call.function.module, call.function.name)
             if not isinstance(cls, type) or not issubclass(cls, spaces.Space):
                 raise NotRestorable(f"it holds an object of {call}, of which only the class can be restored")
-            builder = space_builders.of_user_class(cls)
+            builder = space_builders.of_class(cls)
         self.budget.memory(OBJECT_BYTES)
         try:
             return builder(self, call)
@@ -168,8 +165,6 @@ def canonical(name: Global) -> str:
             module = new + module[len(old) :]
     if module in ("cloudpickle.cloudpickle_fast", "cloudpickle.cloudpickle"):
         module = "cloudpickle"
-    if module == "__builtin__":
-        module = "builtins"
     return f"{module}.{name.name}"
 
 
@@ -189,11 +184,8 @@ def _is_cloudpickle(call: Call) -> bool:
 
 
 def _ordered_dict(rebuilder: Rebuilder, call: Call) -> OrderedDict[Any, Any]:
-    made: OrderedDict[Any, Any] = OrderedDict()
-    for argument in rebuilder.arguments(call, 0, 1):
-        # Before Python 3 the items were an argument: a list of pairs.
-        made.update({rebuilder.key(key): item for key, item in argument})
-    made.update(rebuilder.mapping(call.pairs))
+    rebuilder.arguments(call, 0)
+    made = OrderedDict(rebuilder.mapping(call.pairs))
     if call.items or len(call.states) > 1:
         raise NotRestorable("an OrderedDict is changed in an unexpected way")
     if call.states:
@@ -214,37 +206,12 @@ def _deque(rebuilder: Rebuilder, call: Call) -> deque[Any]:
     return made
 
 
-def _members(kind: type) -> Builder:
-    def build(rebuilder: Rebuilder, call: Call) -> Any:
-        rebuilder.state_node(call)
-        items = rebuilder.arguments(call, 0, 1)
-        return kind(rebuilder.key(item) for item in (items[0] if items else ()))
-
-    return build
-
-
-def _bytes(rebuilder: Rebuilder, call: Call) -> bytes:
-    """``_codecs.encode(text, "latin1")``: how pickle protocol 2 writes bytes."""
-    text, encoding = rebuilder.arguments(call, 2)
-    if encoding != "latin1" or not isinstance(text, str):
-        raise NotRestorable("bytes in an unexpected encoding")
-    rebuilder.budget.memory(len(text))
-    return text.encode("latin1")
-
-
 def _path(rebuilder: Rebuilder, call: Call) -> pathlib.Path:
     parts = rebuilder.arguments(call, *range(64))
     if not all(isinstance(part, str) for part in parts):
         raise NotRestorable("a path with parts that are no text")
     rebuilder.budget.memory(4 * sum(len(part) for part in parts))
     return pathlib.Path(*parts)
-
-
-def _device(rebuilder: Rebuilder, call: Call) -> th.device:
-    kind, *index = rebuilder.arguments(call, 1, 2)
-    if not isinstance(kind, str) or not all(isinstance(number, int) for number in index):
-        raise NotRestorable("a device with an unexpected name")
-    return th.device(kind, *index)
 
 
 def _by_value_class(rebuilder: Rebuilder, call: Call) -> type:
@@ -267,13 +234,9 @@ BUILDERS: dict[str, Builder] = {
     **schedules.BUILDERS,
     "collections.OrderedDict": _ordered_dict,
     "collections.deque": _deque,
-    "builtins.set": _members(set),
-    "builtins.frozenset": _members(frozenset),
-    "_codecs.encode": _bytes,
     "pathlib.PosixPath": _path,
     "pathlib.WindowsPath": _path,
     "pathlib._local.PosixPath": _path,
     "pathlib._local.WindowsPath": _path,
-    "torch.device": _device,
     "cloudpickle._make_skeleton_class": _by_value_class,
 }

@@ -1,4 +1,8 @@
-"""Builders for gymnasium's spaces, through their constructors; ``gym``'s old spaces become gymnasium's."""
+"""Builders for gymnasium's spaces, through their constructors; ``gym``'s old spaces become gymnasium's.
+
+Only what Stable-Baselines3's policies take: no tuples, texts, graphs. A space's random generator starts anew:
+nothing in training draws from it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from sppo.loading.errors import NotRestorable
-from sppo.loading.pickletree import Call, Node
+from sppo.loading.pickletree import Call
 
 if TYPE_CHECKING:
     from sppo.loading.rebuild import Rebuilder
@@ -22,6 +26,7 @@ _MAX_ELEMENTS = 2**24
 _MAX_DIMENSIONS = 5
 #: What a space makes of each element of its bounds: copies, masks, texts.
 _BYTES_PER_ELEMENT = 64
+_GENERATORS = ("_np_random", "np_random")
 
 
 def _whole(value: Any) -> int:
@@ -34,8 +39,7 @@ def _box(state: dict[str, Any]) -> spaces.Box:
     low, high, dtype = state["low"], state["high"], state["dtype"]
     if not all(isinstance(bound, np.ndarray) for bound in (low, high)) or not isinstance(dtype, np.dtype):
         raise NotRestorable("a Box has malformed bounds")
-    shape = state.get("_shape", state.get("shape"))
-    if low.shape != shape or high.shape != shape:
+    if not low.shape == high.shape == state.get("_shape", state.get("shape")):
         raise NotRestorable("a Box has bounds of another shape than its own")
     return spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype.type)
 
@@ -73,64 +77,32 @@ def _dict(state: dict[str, Any]) -> spaces.Dict:
     return made
 
 
-def _tuple(state: dict[str, Any]) -> spaces.Tuple:
-    return spaces.Tuple(tuple(state["spaces"]))
-
-
-def _text(state: dict[str, Any]) -> spaces.Text:
-    order = list(state.get("_char_list", sorted(state["_char_set"])))
-    if not all(isinstance(one, str) and len(one) == 1 for one in order):
-        raise NotRestorable("a Text space has a malformed alphabet")
-    longest, shortest = _whole(state["max_length"]), _whole(state["min_length"])
-    return spaces.Text(longest, min_length=shortest, charset="".join(order))
-
-
 _BY_STATE: dict[type[spaces.Space], Callable[[dict[str, Any]], spaces.Space]] = {
     spaces.Box: _box,
     spaces.Discrete: _discrete,
     spaces.MultiDiscrete: _multi_discrete,
     spaces.MultiBinary: _multi_binary,
     spaces.Dict: _dict,
-    spaces.Tuple: _tuple,
-    spaces.Text: _text,
 }
 
 
-def _state(rebuilder: Rebuilder, call: Call) -> tuple[dict[str, Any], np.random.Generator | None]:
-    """A space's attributes, and its random generator if that can be restored."""
-    nodes: dict[str, Node] = rebuilder.attributes(call)
-    generator_node = nodes.pop("_np_random", nodes.pop("np_random", None))
-    try:
-        generator = rebuilder.value(generator_node)
-        if generator is not None and not isinstance(generator, np.random.Generator):
-            raise NotRestorable("it is no generator")
-    except NotRestorable:
-        generator = None
-        rebuilder.replaced.append("the random generator of a space")
-    state = {key: rebuilder.value(node) for key, node in nodes.items()}
+def _state(rebuilder: Rebuilder, call: Call) -> dict[str, Any]:
+    """A space's attributes, charged for what the constructor makes of them."""
+    nodes = rebuilder.attributes(call)
+    state = {key: rebuilder.value(node) for key, node in nodes.items() if key not in _GENERATORS}
     for array in (value for value in state.values() if isinstance(value, np.ndarray)):
         if array.ndim > _MAX_DIMENSIONS:
             raise NotRestorable(f"a space has more than {_MAX_DIMENSIONS} dimensions")
         # An array that many spaces share is copied by each of them.
         rebuilder.budget.memory(_BYTES_PER_ELEMENT * array.size)
         rebuilder.budget.work(min(array.size, 8000) // 20)
-    return state, generator
+    return state
 
 
-def _builder(cls: type[spaces.Space]) -> Callable[[Rebuilder, Call], spaces.Space]:
-    def build(rebuilder: Rebuilder, call: Call) -> spaces.Space:
-        state, generator = _state(rebuilder, call)
-        made = _BY_STATE[cls](state)
-        made._np_random = generator  # type: ignore[assignment]
-        return made
+def of_class(cls: type[spaces.Space]) -> Callable[[Rebuilder, Call], spaces.Space]:
+    """A builder for one of gymnasium's classes, or one that the user derived from it.
 
-    return build
-
-
-def of_user_class(cls: type[spaces.Space]) -> Callable[[Rebuilder, Call], spaces.Space]:
-    """A builder for a class that the user derived from one of gymnasium's.
-
-    What gymnasium's class knows is rebuilt as for that class; attributes of the user's own are set, and
+    What gymnasium's class knows is rebuilt by its constructor; attributes of the user's own are set, and
     no method of the user's is called.
     """
     base = next((ancestor for ancestor in cls.__mro__ if ancestor in _BY_STATE), None)
@@ -138,16 +110,16 @@ def of_user_class(cls: type[spaces.Space]) -> Callable[[Rebuilder, Call], spaces
         raise NotRestorable(f"{cls.__module__}.{cls.__qualname__} derives from no space that can be restored")
 
     def build(rebuilder: Rebuilder, call: Call) -> spaces.Space:
-        state, generator = _state(rebuilder, call)
+        state = _state(rebuilder, call)
+        known = _BY_STATE[base](state)
+        if cls is base:
+            return known
         made = object.__new__(cls)
-        made.__dict__.update(_BY_STATE[base](state).__dict__)
-        for name, value in state.items():
-            if not hasattr(cls, name) and name not in made.__dict__ and name not in ("shape", "_shape"):
-                made.__dict__[name] = value
-        made.__dict__["_np_random"] = generator
+        own = {name: value for name, value in state.items() if name != "_shape" and not hasattr(cls, name)}
+        made.__dict__.update(own | known.__dict__)
         return made
 
     return build
 
 
-BUILDERS = {f"{cls.__module__}.{cls.__qualname__}": _builder(cls) for cls in _BY_STATE}
+BUILDERS = {f"{cls.__module__}.{cls.__qualname__}": of_class(cls) for cls in _BY_STATE}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import io
 import pathlib
-import warnings
 from typing import Any
 
 import numpy as np
@@ -102,12 +101,9 @@ def load_vec_normalize(
         return VecNormalize.load(str(path), venv)
     raw, label = read_bytes(path, "pkl")
     with refused(label, ". If you trust the file, load it with trust=True"):
-        rebuilder = Rebuilder(parse(raw, Budget(len(raw), label)), BUILDERS)
-        loaded = rebuilder.root()
+        loaded = Rebuilder(parse(raw, Budget(len(raw), label)), BUILDERS).root()
         if not isinstance(loaded, VecNormalize):
             raise NotRestorable("it holds no VecNormalize")
-    if rebuilder.replaced:
-        warnings.warn(f"{label}: replaced by new ones: {', '.join(rebuilder.replaced)}", stacklevel=2)
     with refused(label, " (its statistics are of other observations than these environments give)"):
         loaded.set_venv(venv)
     return loaded
