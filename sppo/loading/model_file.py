@@ -32,12 +32,14 @@ from sppo.loading.schedules import SCHEDULE_KEYS, SCHEDULES, StoredSchedule
 from sppo.loading.tensors import read_tensors
 from sppo.surrogates import REGISTRY, Surrogate, find
 
-#: What a file may set besides the parameters of ``__init__``: upstream's attributes of a model in training.
-TRAINING_STATE = frozenset(
-    {"policy_class", "observation_space", "action_space", "n_envs", "_stats_window_size", "_left_out"}
-    | {"num_timesteps", "_total_timesteps", "_num_timesteps_at_start", "_current_progress_remaining"}
-    | {"_episode_num", "_n_updates"}
-)
+#: What a file may set besides the parameters of ``__init__``: upstream's attributes of a model in training,
+#: each with a value of its kind, or ``None`` where there is another check.
+TRAINING_STATE: dict[str, object] = {
+    **dict.fromkeys(("policy_class", "observation_space", "action_space", "_left_out")),
+    **dict.fromkeys(("n_envs", "_stats_window_size", "num_timesteps", "_total_timesteps"), 0),
+    **dict.fromkeys(("_num_timesteps_at_start", "_episode_num", "_n_updates"), 0),
+    "_current_progress_remaining": 1.0,
+}
 #: The state of a run in progress: training goes on without it.
 RUN_STATE = frozenset(
     {"_last_obs", "_last_original_obs", "_last_episode_starts", "ep_info_buffer", "ep_success_buffer"}
@@ -55,27 +57,13 @@ TRAINING_KWARGS = ("optimizer_class", "optimizer_kwargs")
 #: Where a model's schedules are stored by value, beside the functions that upstream's loader would run.
 SCHEDULES_MEMBER = "sppo_schedules.json"
 
-_WHOLE = (int, np.integer)
 _NUMBER = (int, float, np.integer, np.floating)
-#: key -> what its value must be, in types and in words
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    **dict.fromkeys(("observation_space", "action_space"), ((spaces.Space,), "it is no space")),
-    **dict.fromkeys(SCHEDULE_KEYS, ((*_NUMBER, type(None)), "it is neither a number nor a schedule")),
-    **dict.fromkeys(
-        {"n_steps", "n_envs", "batch_size", "n_epochs", "num_timesteps", "_total_timesteps", "verbose"}
-        | {"_num_timesteps_at_start", "_episode_num", "_n_updates", "sde_sample_freq", "_stats_window_size"},
-        (_WHOLE, "it is no integer of a sensible size"),
-    ),
-    **dict.fromkeys(
-        ("gamma", "gae_lambda", "ent_coef", "vf_coef", "max_grad_norm", "_current_progress_remaining"),
-        (_NUMBER, "it is no number"),
-    ),
-    **dict.fromkeys(
-        ("tensorboard_log", "clip_mode", "engine", "surrogate"),
-        ((str, pathlib.PurePath, type(None)), "it is no text"),
-    ),
-    **dict.fromkeys(("seed",), ((*_WHOLE, type(None)), "it is no integer")),
-    **dict.fromkeys(("use_sde", "normalize_advantage", "use_softmax"), ((bool, np.bool_), "it is no bool")),
+#: the type of a default -> the types of values that may take its place, and what to call those
+_KINDS: dict[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool, np.bool_), "bool"),
+    int: (_NUMBER, "number"),
+    float: (_NUMBER, "number"),
+    str: ((str, pathlib.PurePath), "text"),
 }
 #: key -> the class that it must be, or derive from
 _CLASSES: dict[str, type] = {
@@ -97,14 +85,12 @@ class ModelFile:
     label: str
     budget: Budget
     #: what it may set, see :func:`settable`
-    names: frozenset[str]
+    names: dict[str, object]
     #: which of these may be functions of the remaining progress
     schedules: frozenset[str] = frozenset(SCHEDULE_KEYS)
     data: dict[str, Any] = field(default_factory=dict)
     #: name -> why it was not restored
     left_out: dict[str, str] = field(default_factory=dict)
-    #: parts for which there is a fresh default, in words
-    replaced: list[str] = field(default_factory=list)
     #: name -> parsed pickle, of all entries that have one and are not ignored
     trees: dict[str, Tree] = field(default_factory=dict)
     entries: list[str] = field(default_factory=list)
@@ -112,7 +98,6 @@ class ModelFile:
     members: dict[str, int] = field(default_factory=dict)
     #: name -> weights or optimizer state
     weights: dict[str, Any] = field(default_factory=dict)
-    variables: dict[str, Any] | None = None
     weights_bytes: int = 0
     version: str = "unknown"
     system_info: str = ""
@@ -129,20 +114,19 @@ def read_bytes(path: str | pathlib.Path | io.BufferedIOBase, suffix: str) -> tup
             file.close()
 
 
-def settable(*classes: type) -> frozenset[str]:
-    """The attributes of a model that a file may set: parameters of ``__init__`` and the training state."""
-    names = set(TRAINING_STATE | RUN_STATE)
-    for cls in classes:
-        for base in cls.__mro__[:-1]:
-            if "__init__" in vars(base):
-                names |= set(inspect.signature(vars(base)["__init__"]).parameters)
-    return frozenset(names - REBUILT)
+def settable(*classes: type) -> dict[str, object]:
+    """What a file may set: parameters of ``__init__`` and training state, each with a value of its kind."""
+    names = dict.fromkeys(RUN_STATE, None) | TRAINING_STATE
+    for base in (base for cls in classes for base in cls.__mro__[:-1] if "__init__" in vars(base)):
+        for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items():
+            names.setdefault(name, parameter.default)
+    return {name: names[name] for name in names.keys() - REBUILT}
 
 
 def read_model_file(
     raw: bytes,
     label: str,
-    names: frozenset[str],
+    names: Mapping[str, object],
     given: Mapping[str, Any] = MappingProxyType({}),
     with_data: bool = True,
     ignore: bool = True,
@@ -159,13 +143,14 @@ def read_model_file(
     """
     budget = Budget(len(raw), label)
     archive = Archive(raw, label, budget)
-    found = ModelFile(label, budget, names, members={name: archive.size(name) for name in archive.names})
+    found = ModelFile(label, budget, dict(names))
+    found.members = {name: archive.size(name) for name in archive.names}
     if with_data:
         by_value = _json(archive, SCHEDULES_MEMBER, label) if SCHEDULES_MEMBER in archive.names else {}
         data = _json(archive, "data", label)
         surrogate = find(given["surrogate"]) if given.get("surrogate") else imported_surrogate(data)
         for name, parameter in surrogate.parameters().items() if surrogate else ():
-            found.names |= {name}
+            found.names[name] = None
             found.schedules |= {name} if parameter.kind == "schedule" else set()
         for key, item in data.items():
             found.entries.append(key)
@@ -233,11 +218,12 @@ def _value(found: ModelFile, key: str, item: Any, by_value: Any) -> Any:
         if key == "policy_kwargs" and isinstance(tree.root, Pairs):
             _drop_training_kwargs(rebuilder, tree.root, found)
         value = rebuilder.root()
-        found.replaced += [f"{key}: {part}" for part in rebuilder.replaced]
     if key == "surrogate" and value is not None and imported_surrogate({"surrogate": value}) is None:
         raise NotRestorable(f"{brief(value)} is not imported: import it before loading, if you trust it")
-    if key not in found.schedules or not isinstance(value, SCHEDULES):
-        check_entry(key, value)
+    if key not in found.schedules:
+        check_entry(key, value, found.names[key])
+    elif not isinstance(value, SCHEDULES):
+        check_entry(key, value, 1.0)
     return value
 
 
@@ -255,16 +241,11 @@ def _read_weights(archive: Archive, name: str, found: ModelFile) -> None:
         raise LoadError(f"{found.label}: it has a member with the unexpected name {name!r}")
     values, size = read_tensors(archive.read(name), f"{found.label}, member {name}", found.budget)
     found.weights_bytes += size
-    if named[1] not in _VARIABLES_MEMBERS:
-        if not isinstance(values, dict):
-            raise LoadError(f"{found.label}: its member {name!r} holds no weights")
-        found.weights[named[1]] = values
-    elif values:
-        if not isinstance(values, dict) or not all(
-            isinstance(v, (th.Tensor, type(None))) for v in values.values()
-        ):
-            raise LoadError(f"{found.label}: its member {name!r} holds no tensors by name")
-        found.variables = values
+    if named[1] in _VARIABLES_MEMBERS and not values:
+        return
+    if named[1] in _VARIABLES_MEMBERS or not isinstance(values, dict):
+        raise LoadError(f"{found.label}: its member {name!r} holds no weights of a policy or optimizer")
+    found.weights[named[1]] = values
 
 
 def require_essentials(found: ModelFile) -> None:
@@ -295,16 +276,15 @@ def _drop_training_kwargs(rebuilder: Rebuilder, kwargs: Pairs, found: ModelFile)
         kwargs.pairs[:] = [pair for pair in kwargs.pairs if pair[0] not in TRAINING_KWARGS]
 
 
-def check_entry(key: str, value: Any) -> None:
+def check_entry(key: str, value: Any, default: object) -> None:
     """Refuse a value that is not of the kind that the model's parameter ``key`` is for.
 
+    :param default: a value of its kind
     :raises NotRestorable: if it is not
     """
-    if key in _KINDS:
-        kinds, complaint = _KINDS[key]
-        number: Any = value
-        if not isinstance(value, kinds) or (kinds is _WHOLE and not -1 <= number < 2**62):
-            raise NotRestorable(complaint)
+    if key in ("observation_space", "action_space"):
+        if not isinstance(value, spaces.Space):
+            raise NotRestorable("it is no space")
     elif key in _CLASSES:
         if value is not None and not (isinstance(value, type) and issubclass(value, _CLASSES[key])):
             raise NotRestorable(f"it is no subclass of {_CLASSES[key].__name__}")
@@ -317,6 +297,10 @@ def check_entry(key: str, value: Any) -> None:
         texts = [*value.keys(), *value.values()] if isinstance(value, dict) else [None]
         if len(texts) > 100 or not all(isinstance(text, str) for text in texts):
             raise NotRestorable("it is no list of parts that were left out")
+    elif value is not None and type(default) in _KINDS:
+        kinds, name = _KINDS[type(default)]
+        if not isinstance(value, kinds):
+            raise NotRestorable(f"it is no {name}")
     else:
         check_plain(value)
 

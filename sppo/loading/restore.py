@@ -22,7 +22,7 @@ from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.loading.budget import NetworkBudget, charge_model
-from sppo.loading.errors import LoadError, printable, refused
+from sppo.loading.errors import printable, refused
 from sppo.loading.model_file import (
     RUN_STATE,
     SCHEDULES_MEMBER,
@@ -48,53 +48,44 @@ class Checked:
 
     def __init__(self, found: ModelFile, given: dict[str, Any]) -> None:
         self.label = found.label
-        self.left_out = dict(found.left_out)
-        self.replaced = list(found.replaced)
         values = dict(found.data)
         # A model that was loaded with parts missing, and saved again, still misses them.
         earlier = values.pop("_left_out", None) or {}
         texts = {printable(key, 80): printable(reason, 300) for key, reason in earlier.items()}
-        self.left_out.update({key: texts[key] for key in texts if key not in given})
+        self.left_out = found.left_out | {key: texts[key] for key in texts if key not in given}
         self.needed = {
             key: reason
             for key, reason in self.left_out.items()
-            if key.partition(".")[0] in found.names - RUN_STATE
+            if key.partition(".")[0] in found.names.keys() - RUN_STATE
         }
-        self.placeholders = [LeftOut(key, self.needed[key]) for key in self.needed if key in found.schedules]
-        values.update({placeholder.name: placeholder for placeholder in self.placeholders})
+        values |= {key: LeftOut(key, self.needed[key]) for key in self.needed if key in found.schedules}
         #: every value, under the name of its entry
         self.custom_objects = {key: given.get(key, value) for key, value in values.items()}
         self.stream = _written_anew(found, list(values))
 
     def finish(self, model: BaseAlgorithm) -> None:
         """Tell the user once what is missing, and the model, so that training can ask for it."""
-        for placeholder in self.placeholders:
-            placeholder.building = False
         if self.needed:
             model._left_out = self.needed  # type: ignore[attr-defined]
-        parts = [f"{key}: {reason}" for key, reason in self.left_out.items()]
-        parts += [f"{part} (a new one is used)" for part in self.replaced]
-        if parts:
+        if self.left_out:
+            parts = "; ".join(f"{key}: {reason}" for key, reason in self.left_out.items())
             warnings.warn(
                 f"{self.label}: left out, because it cannot be restored without running the file's code: "
-                f"{'; '.join(parts)}. Prediction works without. Give what training needs with "
-                "custom_objects, or load a file that you trust with trust=True; "
-                "`python -m sppo inspect` shows the file's contents",
+                f"{parts}. Prediction works without. Give what training needs with custom_objects, or load a "
+                "file that you trust with trust=True; `python -m sppo inspect` shows the file's contents",
                 stacklevel=3,
             )
 
 
 def _written_anew(found: ModelFile, names: list[str]) -> io.BytesIO:
+    members = dict(found.weights)
+    optimizer = members.get("policy.optimizer")
+    if optimizer and any(f"policy_kwargs.{key}" in found.left_out for key in TRAINING_KWARGS):
+        # Another optimizer stands in for the file's, and could not read its state.
+        members["policy.optimizer"] = {**optimizer, "state": {}}
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("data", json.dumps(dict.fromkeys(names)))
-        members = dict(found.weights)
-        optimizer = members.get("policy.optimizer")
-        if optimizer and any(f"policy_kwargs.{key}" in found.left_out for key in TRAINING_KWARGS):
-            # Another optimizer stands in for the file's, and could not read its state.
-            members["policy.optimizer"] = {**optimizer, "state": {}}
-        if found.variables:
-            members["pytorch_variables"] = found.variables
         for name, values in members.items():
             with archive.open(f"{name}.pth", "w", force_zip64=True) as member:
                 th.save(values, member)
@@ -128,15 +119,8 @@ def checked(
     given = {key: value for key, value in changes.items() if key != "policy_kwargs"} | (custom_objects or {})
     found = read_model_file(*read_bytes(path, "zip"), settable(cls), given)
     require_essentials(found)
-    unknown = set(found.variables or ()) - _variable_names(cls)
-    if unknown:
-        raise LoadError(
-            f"{found.label}: it holds variables that {cls.__name__} does not have: {min(unknown)}"
-        )
     ready = Checked(found, given)
     n_envs = env.num_envs if isinstance(env, VecEnv) else 1 if env is not None else found.data.get("n_envs")
-    for placeholder in ready.placeholders:
-        placeholder.building = True
     # Senseless values that passed the checks meet upstream's code inside.
     with refused(found.label):
         charge_model(ready.custom_objects | changes, int(n_envs or 1), found.budget)
@@ -144,17 +128,9 @@ def checked(
             yield ready
 
 
-def _variable_names(cls: type[BaseAlgorithm]) -> set[str]:
-    """The tensors besides the weights that a class of the user's own saves."""
-    try:
-        return set(cls._get_torch_save_params(object.__new__(cls))[1])
-    except (TypeError, AttributeError):
-        return set()
-
-
 def fitting_weights(path: Path, model: BaseAlgorithm, exact_match: bool) -> dict[str, Any]:
     """The weights and optimizer state of a file, for ``set_parameters`` of ``model``; all of them fit."""
-    found = read_model_file(*read_bytes(path, "zip"), frozenset(), with_data=False)
+    found = read_model_file(*read_bytes(path, "zip"), {}, with_data=False)
     check_weights(found, model, exact_match)
     return found.weights
 

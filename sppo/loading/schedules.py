@@ -28,26 +28,20 @@ if TYPE_CHECKING:
 SCHEDULE_KEYS = ("learning_rate", "clip_range", "clip_range_vf", "eta")
 
 
+@dataclass(frozen=True)
 class LeftOut:
-    """Stands in for a schedule that could not be restored; raises when training asks for its value.
+    """Stands in for a schedule that could not be restored; ``learn`` refuses to start with one.
 
     :param name: the parameter
     :param reason: why it could not be restored
     """
 
-    def __init__(self, name: str, reason: str) -> None:
-        self.name = name
-        self.reason = reason
-        #: While a model is being built, its optimizer needs some learning rate; the file's is set after.
-        self.building = False
+    name: str
+    reason: str
 
     def __call__(self, _: float) -> float:
-        if self.building:
-            return 0.0
-        raise ValueError(missing({self.name: self.reason}))
-
-    def __repr__(self) -> str:
-        return f"LeftOut({self.name!r}, {self.reason!r})"
+        # While a model is being built, its optimizer needs some learning rate; the file's is set after.
+        return 0.0
 
 
 def missing(left_out: dict[str, str]) -> str:
@@ -168,12 +162,6 @@ def _from(*names: str, make: Callable[..., Any], check: Callable[[Any], Any] = n
     return build
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise NotRestorable("a part that was left out has no name")
-    return value[:300]
-
-
 _SB3 = "stable_baselines3.common.utils"
 #: (module, name, variables of the closure) -> the schedule that such a function computes
 _CLOSURES: dict[tuple[Any, Any, Any], Callable[..., Any]] = {
@@ -239,8 +227,7 @@ BUILDERS = {
     f"{_SB3}.FloatSchedule": _from("value_schedule", make=_wrapped, check=lambda value: value),
     f"{_SB3}.ConstantSchedule": _from("val", make=ConstantSchedule),
     f"{_SB3}.LinearSchedule": _from("start", "end", "end_fraction", make=LinearSchedule),
-    f"{LeftOut.__module__}.LeftOut": _from("name", "reason", make=LeftOut, check=_text),
-    f"{LeftOut.__module__}.StoredSchedule": _from(
+    f"{__name__}.StoredSchedule": _from(
         "form", "start", "end", "slope", make=StoredSchedule, check=lambda value: value
     ),
     "cloudpickle._make_function": _function,
