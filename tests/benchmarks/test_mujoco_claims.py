@@ -17,7 +17,7 @@ from sppo.report.provenance import collect, shown_path
 from sppo.report.summary import summarise
 from sppo.report.tables import write_tables
 from sppo.report.tensorboard import run_name
-from tests.report import synthetic_study as synthetic
+from tests.records import synthetic_study as synthetic
 
 
 def result(algorithm: str, m: int, clip: float, seed: int) -> float:

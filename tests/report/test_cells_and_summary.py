@@ -13,9 +13,10 @@ import scipy.stats
 from sppo.records.studies import read_records
 from sppo.report.cells import Setting, build_cells, looks_of, order_environments
 from sppo.report.labels import looks, order_labels, title_of
+from sppo.report.provenance import seeds_text
 from sppo.report.summary import Comparison, Summary, summarise
 from sppo.surrogates import REGISTRY, Surrogate
-from tests.report import synthetic_study as synthetic
+from tests.records import synthetic_study as synthetic
 
 
 def constant(config: dict, value: float) -> np.ndarray:
@@ -123,6 +124,11 @@ def test_a_label_with_runs_of_several_kinds_is_called_by_itself(tmp_path: Path) 
         config = synthetic.configuration(env, "sppo", 0, n_epochs=10, clip_range=0.3, clip_mode=mode)
         synthetic.write_completed(tmp_path, config)
     assert looks_of(build_cells(read_records(tmp_path).runs))["sppo"].title == "sPPO"
+
+
+def test_seeds_are_contracted() -> None:
+    assert seeds_text([5, 0, 1, 2, 3, 7, 8]) == "0-3, 5, 7, 8"
+    assert seeds_text([]) == ""
 
 
 def test_final_returns_of_completed_runs_only(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sppo.records.studies import read_records
-from tests.report import synthetic_study as synthetic
+from tests.records import synthetic_study as synthetic
 
 MEASURE = """
 import json, resource, sys, time

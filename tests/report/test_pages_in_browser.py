@@ -18,8 +18,8 @@ from sppo.report.command import report_study
 from sppo.report.compare import main as compare
 from sppo.report.events import scalar, write_events
 from sppo.surrogates import REGISTRY
+from tests.records import synthetic_study as synthetic
 from tests.report import chromium
-from tests.report import synthetic_study as synthetic
 
 pytestmark = [
     pytest.mark.browser,

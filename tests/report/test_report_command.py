@@ -13,7 +13,7 @@ import pytest
 
 from sppo import cli
 from sppo.report.command import report_study
-from tests.report import synthetic_study as synthetic
+from tests.records import synthetic_study as synthetic
 
 FILES = {
     "report.html", "provenance.json", "runs.csv", "evaluations.csv", "final_returns.csv", "comparisons.csv",

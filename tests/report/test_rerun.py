@@ -16,7 +16,7 @@ from sppo.report.cells import build_cells
 from sppo.report.command import report_study
 from sppo.report.rerun import rerun_command
 from sppo.study.definition import read_plan as load_definition
-from tests.report import synthetic_study as synthetic
+from tests.records import synthetic_study as synthetic
 
 STUDY = """
 name = "again"

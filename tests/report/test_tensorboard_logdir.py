@@ -15,7 +15,7 @@ from sppo.records.studies import read_records
 from sppo.report.cells import build_cells
 from sppo.report.events import read_scalars, scalar, write_events
 from sppo.report.tensorboard import build_logdir
-from tests.report import synthetic_study as synthetic
+from tests.records import synthetic_study as synthetic
 
 RUN = "runs/Hopper-v5/m=10,eps=0.3/sppo/seed=0"
 

@@ -14,9 +14,8 @@ from sppo.records.published import write_runs
 from sppo.records.runs import Run
 from sppo.records.studies import read_records
 from sppo.report.cells import build_cells
-from sppo.report.provenance import seeds_text
 from sppo.report.summary import summarise
-from tests.report import synthetic_study as synthetic
+from tests.records import synthetic_study as synthetic
 
 CONFIG = synthetic.configuration("Hopper-v5", "sppo", 0, n_epochs=10, clip_range=0.3)
 
@@ -189,11 +188,6 @@ def test_published_evaluations_that_were_cut_are_noticed(tmp_path: Path) -> None
 def test_no_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         read_records(tmp_path / "nowhere")
-
-
-def test_seeds_are_contracted() -> None:
-    assert seeds_text([5, 0, 1, 2, 3, 7, 8]) == "0-3, 5, 7, 8"
-    assert seeds_text([]) == ""
 
 
 JUNK = [None, "x", 7, -1.5, [], {}, True, 10**30, "9" * 400, float("nan"), {"a": [1]}]
