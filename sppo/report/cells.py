@@ -16,10 +16,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sppo.records.runs import STATUSES, Run
 from sppo.report.labels import Look, looks, order_labels, title_of
+from sppo.report.statistics import Array, Estimate, interquartile_mean, mean_estimate
 
 #: the paper's rows, first in every listing; other environments follow in their order of appearance
 PAPER_ENVIRONMENTS = ("Hopper", "Walker2d", "HalfCheetah", "Ant", "Humanoid")
@@ -74,12 +74,22 @@ class Cell:
         return tuple(run for run in self.runs if run.status == "completed")
 
     @cached_property
-    def finals(self) -> NDArray[np.float64]:
+    def finals(self) -> Array:
         """Final return of each completed run."""
         return np.array([run.final_return for run in self.completed])
 
     @cached_property
-    def curves(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def mean(self) -> Estimate:
+        """Of the final returns, with Student-t interval."""
+        return mean_estimate(self.finals)
+
+    @cached_property
+    def iqm(self) -> Estimate:
+        """Of the final returns, with bootstrap interval."""
+        return interquartile_mean([self.finals]) if self.n else Estimate(float("nan"))
+
+    @cached_property
+    def curves(self) -> tuple[Array, Array]:
         """Timesteps ``(points,)`` and returns ``(runs, points)`` of the completed runs.
 
         Runs that were measured at different timesteps are interpolated over the range that all cover.
@@ -108,6 +118,12 @@ class Cell:
         """Planned length of the runs."""
         return int(self.runs[0].config.get("total_timesteps", 0) or 0)
 
+    @property
+    def ends(self) -> tuple[int, int] | tuple[None, None]:
+        """The lowest and the highest last step of a completed run."""
+        steps = [int(run.timesteps[-1]) for run in self.completed]
+        return (min(steps), max(steps)) if steps else (None, None)
+
     def counts(self) -> dict[str, int]:
         return {status: sum(run.status == status for run in self.runs) for status in STATUSES}
 
@@ -119,9 +135,7 @@ class Cell:
 
 def not_there(cells: Iterable[Cell]) -> str:
     """``1 failed, 2 missing``: the runs of these cells that are not completed; empty if all are."""
-    counts = Counter[str]()
-    for cell in cells:
-        counts.update(cell.counts())
+    counts = Counter(run.status for cell in cells for run in cell.runs)
     return ", ".join(f"{counts[s]} {s}" for s in STATUSES if counts[s] and s != "completed")
 
 
@@ -140,15 +154,24 @@ def build_cells(runs: Iterable[Run]) -> list[Cell]:
     for run in runs:
         if run.config and run.status != "unplanned":
             alike[json.dumps({**run.config, "seed": None}, sort_keys=True)].append(run)
-    variants = _variant_keys([members[0].config for members in alike.values()])
-    groups: dict[tuple[str, str, Setting], list[Run]] = defaultdict(list)
-    for members in alike.values():
-        first = members[0]
-        label = _label(first.config, variants.get(first.algorithm, ()))
-        groups[first.env, label, setting_of(first.config)] += members
+    places: dict[tuple[str, str, Setting], list[tuple[dict[str, str], list[Run]]]] = defaultdict(list)
+    for group in alike.values():
+        first = group[0]
+        places[first.algorithm, first.env, setting_of(first.config)].append((_flat(first.config), group))
+    # what varies between runs with one place on the axes sets apart all runs of their algorithm
+    varied: dict[str, set[str]] = defaultdict(set)
+    for (algorithm, _, _), kinds in places.items():
+        names = {name for entries, _ in kinds for name in entries}
+        varied[algorithm] |= {n for n in names if len({entries.get(n) for entries, _ in kinds}) > 1}
+    members: dict[tuple[str, str, Setting, tuple[str, ...]], list[Run]] = defaultdict(list)
+    for (algorithm, env, setting), kinds in places.items():
+        keys = tuple(sorted(varied[algorithm]))
+        for entries, group in kinds:
+            text = ", ".join(f"{name.split('.')[-1]}={entries.get(name, 'unset')}" for name in keys)
+            members[env, f"{algorithm} ({text})" if text else algorithm, setting, keys] += group
     cells = [
-        Cell(*key, tuple(sorted(members, key=lambda run: run.seed)), variants.get(members[0].algorithm, ()))
-        for key, members in groups.items()
+        Cell(env, label, setting, tuple(sorted(found, key=lambda run: run.seed)), keys)
+        for (env, label, setting, keys), found in members.items()
     ]
     environments = order_environments(cell.env for cell in cells)
     labels = order_labels(cell.label for cell in cells)
@@ -191,39 +214,19 @@ def order_key(value: Value) -> tuple[int, float, str]:
     return (2, 0.0, value) if isinstance(value, str) else (1, float(value), "")
 
 
-def _variant_keys(configs: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """For each algorithm, the entries that vary between configurations with one place on the axes."""
-    together: dict[tuple[str, str, Setting], list[dict[str, str]]] = defaultdict(list)
-    for config in configs:
-        together[str(config["algorithm"]), str(config["env"]), setting_of(config)].append(_flat(config))
-    varying: dict[str, set[str]] = defaultdict(set)
-    for (algorithm, _, _), entries in together.items():
-        names = {name for one in entries for name in one}
-        varying[algorithm] |= {name for name in names if len({one.get(name) for one in entries}) > 1}
-    return {algorithm: tuple(sorted(names)) for algorithm, names in varying.items()}
-
-
-def _label(config: Mapping[str, Any], variant_keys: Iterable[str]) -> str:
-    entries = _flat(config)
-    text = ", ".join(f"{name.split('.')[-1]}={entries.get(name, 'unset')}" for name in variant_keys)
-    return f"{config['algorithm']} ({text})" if text else str(config["algorithm"])
-
-
 def _flat(config: Mapping[str, Any]) -> dict[str, str]:
     """The entries that tell apart what is no axis, in the form ``parameters.gamma``."""
-    entries: dict[str, str] = {}
+    entries: dict[str, Any] = {}
     for name, value in config.items():
-        nested = {f"{name}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else None
-        for key, content in ({name: value} if nested is None else nested).items():
-            entries[key] = json.dumps(content, sort_keys=True)
+        nested = isinstance(value, dict)
+        entries |= {f"{name}.{key}": inner for key, inner in value.items()} if nested else {name: value}
     told_apart = {"env", "algorithm", "seed", *(f"parameters.{name}" for name in AXES)}
-    return {name: text for name, text in entries.items() if name not in told_apart}
+    return {n: json.dumps(value, sort_keys=True) for n, value in entries.items() if n not in told_apart}
 
 
 def _value(value: Any) -> Value:
-    return (
-        value if value is None or isinstance(value, int | float | str) else json.dumps(value, sort_keys=True)
-    )
+    known = value is None or isinstance(value, int | float | str)
+    return value if known else json.dumps(value, sort_keys=True)
 
 
 def _plain(value: Value) -> str:

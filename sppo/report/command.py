@@ -16,8 +16,7 @@ from sppo.report.cells import build_cells, looks_of
 from sppo.report.extras import require
 from sppo.report.figures import all_figures
 from sppo.report.plots import write_sheet
-from sppo.report.provenance import collect, installed, shown_path
-from sppo.report.rerun import publish_study_file
+from sppo.report.provenance import collect, installed, publish_study_file, shown_path
 from sppo.report.statistics import CONFIDENCE, RESAMPLES
 from sppo.report.summary import DEFAULT_BASELINES, Summary, summarise
 from sppo.report.tables import interval, number, text_table, write_tables
@@ -37,10 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"(default: {', '.join(DEFAULT_BASELINES)})"},
         "--tensorboard-seeds": {"type": _count, "default": TENSORBOARD_SEEDS, "help": "runs per cell in the "
             "TensorBoard directory, 0 for none of it (default: %(default)s)"},
-        "--tensorboard-copy": {"action": "store_true", "help": "copy event files into the TensorBoard "
-            "directory instead of linking them, to publish it"},
-        "--tensorboard-thin": {"type": _count, "default": 0, "metavar": "N", "help": "instead, write N "
-            "points of the main curves of each run, small enough for git"},
+        "--tensorboard-thin": {"type": _count, "default": 0, "metavar": "N", "help": "instead of links to "
+            "event files, write N points of the main curves of each run, small enough for git"},
     }  # fmt: skip
     for name, options in flags.items():
         parser.add_argument(name, **options)
@@ -52,7 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         subset=Subset(args.env, args.algorithm, args.seeds),
         baselines=args.baseline,
         tensorboard_seeds=args.tensorboard_seeds,
-        tensorboard_copy=args.tensorboard_copy,
         tensorboard_thin=args.tensorboard_thin,
         published=args.published,
     )
@@ -66,21 +62,12 @@ def report_study(
     subset: Subset | None = None,
     baselines: Sequence[str] | None = None,
     tensorboard_seeds: int = TENSORBOARD_SEEDS,
-    tensorboard_copy: bool = False,
     tensorboard_thin: int = 0,
     published: Path | None = None,
 ) -> int:
-    """Write the report of a study directory and print what is in it.
+    """Write the report of a study directory and print what is in it; for the options see ``--help``.
 
-    :param study_dir: a study directory, or one with ``runs.csv`` and ``evaluations.csv``
-    :param out: directory to write to, ``report`` in the study directory if not given
     :param command: the command line to print in every figure and table
-    :param subset: the part of the study to report
-    :param baselines: algorithms that the others are compared with; ``ppo`` and ``mdpo`` if not given
-    :param tensorboard_seeds: runs per cell in the TensorBoard directory; 0 leaves it out
-    :param tensorboard_copy: copy event files instead of linking them
-    :param tensorboard_thin: instead, write so many points of the main curves of each run
-    :param published: an earlier report, for runs that the study directory does not have
     :return: exit code: 0, or 2 if there is nothing to report
     """
     subset = subset or Subset()
@@ -91,15 +78,19 @@ def report_study(
         study = study.part(subset) if subset.flags else study
         if not study.runs:
             raise ValueError(f"{study_dir} holds no run and no plan")
-        _check_baselines(baselines, study)
+        present = sorted({run.algorithm for run in study.runs if run.config})
+        for name in baselines or ():
+            if name not in present:
+                raise ValueError(f"--baseline {name}: the study has {', '.join(present)}")
     except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     out = out if out is not None else study_dir / "report"
     out.mkdir(parents=True, exist_ok=True)
-    command = command or f"python -m sppo report {shown_path(study_dir)}"
-    summary = summarise(build_cells(study.runs), baselines or DEFAULT_BASELINES)
-    _write_files(study, summary, study_dir, out, command + subset.flags, (baselines or DEFAULT_BASELINES)[0])
+    baselines = baselines or DEFAULT_BASELINES
+    command = (command or f"python -m sppo report {shown_path(study_dir)}") + subset.flags
+    summary = summarise(build_cells(study.runs), baselines)
+    _write_files(study, summary, out, command, baselines[0], publish_study_file(study_dir, out))
     print(_text(study, summary))
     print(f"\n{shown_path(out / 'report.html')}: figures, tables and the runs that are not in the means")
     if tensorboard_seeds:
@@ -107,9 +98,7 @@ def report_study(
 
         logdir = out / "tensorboard"
         try:
-            build_logdir(
-                study.runs, summary.cells, logdir, tensorboard_seeds, tensorboard_copy, tensorboard_thin
-            )
+            build_logdir(study.runs, summary.cells, logdir, tensorboard_seeds, tensorboard_thin)
         except (FileExistsError, ModuleNotFoundError) as error:
             print(f"no TensorBoard directory: {error}", file=sys.stderr)
             return 0
@@ -124,15 +113,8 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _check_baselines(baselines: Sequence[str] | None, study: StudyRecords) -> None:
-    present = sorted({run.algorithm for run in study.runs if run.config})
-    for name in baselines or ():
-        if name not in present:
-            raise ValueError(f"--baseline {name}: the study has {', '.join(present)}")
-
-
 def _write_files(
-    study: StudyRecords, summary: Summary, study_dir: Path, out: Path, command: str, baseline: str
+    study: StudyRecords, summary: Summary, out: Path, command: str, baseline: str, study_file: str
 ) -> None:
     """Everything but the TensorBoard directory, and the list of it."""
     from sppo.report.html import report_page
@@ -140,7 +122,6 @@ def _write_files(
     provenance = collect(command, study.runs)
     looks = looks_of(summary.cells)
     plots = all_figures(summary, looks, baseline)
-    study_file = publish_study_file(study_dir, out)
     written = write_runs(study.runs, out) + write_tables(summary, provenance, out, study_file)
     for plot in plots:
         written += write_sheet(plot, out, provenance.footer(plot.seeds))

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sppo.report.cells import Cell, build_cells, looks_of
@@ -19,37 +18,19 @@ from sppo.report.curves import logged_figure
 from sppo.report.extras import require
 from sppo.report.logdir import find_runs, read_logged
 from sppo.report.plots import write_sheet
-from sppo.report.provenance import Provenance, installed, shown_path
-from sppo.report.statistics import FEW_RUNS, Estimate
-from sppo.report.summary import FinalReturn, summarise
-from sppo.report.tables import estimate_columns, shown, text_table, write_csv
+from sppo.report.provenance import installed, shown_path
+from sppo.report.statistics import FEW_RUNS
+from sppo.report.summary import Comparison, summarise
+from sppo.report.tables import NOTHING, estimate_columns, shown, text_table, write_csv
+
+#: the algorithms on each task, and how they compare with the baseline
+Compared = Mapping[Cell, Comparison | None]
 
 _HEADER = (
     "task", "algorithm", "tag", "runs", "n", "last_step_lowest", "last_step_highest",
     *(column for name in ("mean", "iqm", "difference", "probability") for column in estimate_columns(name)),
     "run_names", "versions", "command",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Compared:
-    """The final values of one algorithm on one task, and how they compare with the baseline's."""
-
-    cell: Cell
-    final: FinalReturn
-    gap: Estimate | None
-    better: Estimate | None
-
-    @property
-    def ends(self) -> tuple[int, int] | tuple[None, None]:
-        """The lowest and the highest last step of a run."""
-        steps = [int(run.timesteps[-1]) for run in self.cell.completed]
-        return (min(steps), max(steps)) if steps else (None, None)
-
-    @property
-    def tally(self) -> str:
-        n, planned = self.cell.n, len(self.cell.runs)
-        return str(n) if n == planned else f"{n} of {planned}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (FileNotFoundError, LookupError, ModuleNotFoundError) as error:
         print(f"error: {error.args[0] if error.args else error}", file=sys.stderr)
         return 2
-    notes = [*problems, *_notes(rows, args.baseline, args.step)]
+    notes = [*problems, *_notes(list(rows), args.baseline, args.step)]
     print(f"{tag}, {'last value of each run' if args.step is None else f'at step {args.step}'}\n")
     print(_table(rows))
     for note in notes:
@@ -88,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def compare_cells(cells: Sequence[Cell], baseline: str) -> list[Compared]:
+def compare_cells(cells: Sequence[Cell], baseline: str) -> Compared:
     """Each algorithm on each task, the baseline first.
 
     :param baseline: algorithm to compare with, whatever its case
@@ -98,79 +79,69 @@ def compare_cells(cells: Sequence[Cell], baseline: str) -> list[Compared]:
     baselines = [name for name in names if name.lower() == baseline.lower()]
     if not baselines:
         raise LookupError(f"--baseline {baseline}: the runs are of {', '.join(names)}")
-    summary = summarise(cells, baselines)
-    against = {row.cells[0]: row for row in summary.comparisons if row.env is not None}
-    rows = []
-    for final in summary.finals:
-        other = against.get(final.cell)
-        gap, better = (other.difference, other.improvement) if other else (None, None)
-        rows.append(Compared(final.cell, final, gap, better))
+    found = {row.cells[0]: row for row in summarise(cells, baselines).comparisons if row.env is not None}
     tasks = list(dict.fromkeys(cell.task for cell in cells))
-    return sorted(rows, key=lambda row: (tasks.index(row.cell.task), not _is_baseline(row.cell, baseline)))
+    ordered = sorted(cells, key=lambda cell: (tasks.index(cell.task), not _is_baseline(cell, baseline)))
+    return {cell: found.get(cell) for cell in ordered}
 
 
 def _is_baseline(cell: Cell, baseline: str) -> bool:
     return cell.label.partition(" (")[0].lower() == baseline.lower()
 
 
-def _table(rows: Sequence[Compared]) -> str:
-    header = ["algorithm", "n", "final, 95 % interval", "minus baseline", "P(better)"]
-    several = len({row.cell.task for row in rows}) > 1
+def _table(rows: Compared) -> str:
+    several = len({cell.task for cell in rows}) > 1
     lines = []
-    for row in rows:
-        name = f"{row.cell.task}: {row.cell.label}" if several else row.cell.label
-        lines.append([name, row.tally, shown(row.final.mean), shown(row.gap), shown(row.better, 2)])
-    return text_table(header, lines)
+    for cell, against in rows.items():
+        name = f"{cell.task}: {cell.label}" if several else cell.label
+        gap, better = (against.difference, against.improvement) if against else (None, None)
+        lines.append([name, cell.tally(), shown(cell.mean), shown(gap), shown(better, 2)])
+    return text_table(["algorithm", "n", "final, 95 % interval", "minus baseline", "P(better)"], lines)
 
 
-def _notes(rows: Sequence[Compared], baseline: str, step: int | None) -> list[str]:
-    notes: list[str] = []
-    for task in dict.fromkeys(row.cell.task for row in rows):
-        own = [row for row in rows if row.cell.task == task]
+def _notes(cells: Sequence[Cell], baseline: str, step: int | None) -> Iterator[str]:
+    for task in dict.fromkeys(cell.task for cell in cells):
+        own = [cell for cell in cells if cell.task == task]
         where = f"{task}: " if task else ""
-        if not any(_is_baseline(row.cell, baseline) for row in own):
-            names = ", ".join(row.cell.label for row in own)
-            notes.append(f"{where}no run of the baseline {baseline!r} (found: {names})")
-        steps = [step for row in own for step in row.ends if step is not None]
-        if step is None and steps and min(steps) < 0.95 * max(steps):
-            text = f"{where}runs end between step {min(steps)} and {max(steps)}"
-            notes.append(f"{text}; --step {min(steps)} compares them at the same one")
-        single = [row.cell.label for row in own if row.cell.n == 1]
+        if not any(_is_baseline(cell, baseline) for cell in own):
+            names = ", ".join(cell.label for cell in own)
+            yield f"{where}no run of the baseline {baseline!r} (found: {names})"
+        ends = [end for cell in own for end in cell.ends if end is not None]
+        if step is None and ends and min(ends) < 0.95 * max(ends):
+            text = f"{where}runs end between step {min(ends)} and {max(ends)}"
+            yield f"{text}; --step {min(ends)} compares them at the same one"
+        single = [cell.label for cell in own if cell.n == 1]
         if single:
-            notes.append(f"{where}one run of {', '.join(single)}: no interval, a difference may be chance")
-        elif any(1 < row.cell.n < FEW_RUNS for row in own):
-            text = f"fewer than {FEW_RUNS} runs: the interval of P(better) is too narrow on average"
-            notes.append(where + text)
-        for row in own:
-            lost = len(row.cell.runs) - row.cell.n
-            if lost:
-                text = f"{lost} of {len(row.cell.runs)} runs have no value and do not count"
-                notes.append(f"{where}{row.cell.label}: {text}")
-    return notes
+            yield f"{where}one run of {', '.join(single)}: no interval, a difference may be chance"
+        elif any(1 < cell.n < FEW_RUNS for cell in own):
+            yield f"{where}fewer than {FEW_RUNS} runs: the interval of P(better) is too narrow on average"
+        for cell in own:
+            planned = len(cell.runs)
+            if cell.n < planned:
+                text = f"{planned - cell.n} of {planned} runs have no value and do not count"
+                yield f"{where}{cell.label}: {text}"
 
 
-def _write(rows: Sequence[Compared], tag: str, notes: Sequence[str], out: Path, command: str) -> list[Path]:
+def _write(rows: Compared, tag: str, notes: Sequence[str], out: Path, command: str) -> list[Path]:
     """Write ``compare.csv``, ``compare.png`` and ``compare.html``; returns their paths."""
-    from sppo.report import html
+    from sppo.report.html import render
 
     out.mkdir(parents=True, exist_ok=True)
-    provenance = Provenance(command, installed("sppo", "tensorboard", "numpy", "matplotlib"))
-    looks = looks_of(row.cell for row in rows)
-    plot = logged_figure([row.cell for row in rows], looks, tag)
-    count = sum(len(row.cell.runs) for row in rows)
-    footer = f"Made by: {command} | {provenance.versions} | {count} runs, seeds are not in event files"
-    write_csv(out / "compare.csv", _HEADER, (_csv_row(row, tag, provenance) for row in rows))
-    curves = html.shown(plot, footer)
-    values = {"rows": rows, "looks": looks, "notes": notes, "curves": curves}
-    page = html.render("compare.html", f"Comparison by {tag}", [curves], **values)
+    versions = installed("sppo", "tensorboard", "numpy", "matplotlib")
+    lines = (
+        (
+            cell.task, cell.label, tag, len(cell.runs), cell.n, *cell.ends, *cell.mean, *cell.iqm,
+            *((against and against.difference) or NOTHING), *(against.improvement if against else NOTHING),
+            " ".join(run.hash for run in cell.runs), versions, command,
+        )
+        for cell, against in rows.items()
+    )  # fmt: skip
+    write_csv(out / "compare.csv", _HEADER, lines)
+    looks = looks_of(rows)
+    plot = logged_figure(list(rows), looks, tag)
+    count = sum(len(cell.runs) for cell in rows)
+    footer = f"Made by: {command} | {versions} | {count} runs, seeds are not in event files"
+    values = {"rows": rows, "looks": looks, "notes": notes, "plot": plot, "footer": footer}
+    page = render("compare.html", f"Comparison by {tag}", [plot], **values)
     (out / "compare.html").write_text(page, encoding="utf-8")
     return [*write_sheet(plot, out, footer, formats=("png",)), out / "compare.csv", out / "compare.html"]
-
-
-def _csv_row(row: Compared, tag: str, provenance: Provenance) -> tuple[object, ...]:
-    cell, nothing = row.cell, (None, None, None)
-    return (
-        cell.task, cell.label, tag, len(cell.runs), cell.n, *row.ends, *row.final.mean, *row.final.iqm,
-        *(row.gap or nothing), *(row.better or nothing), " ".join(run.hash for run in cell.runs),
-        provenance.versions, provenance.command,
-    )  # fmt: skip

@@ -7,20 +7,18 @@ become cards on narrow screens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from sppo.records.runs import STATUSES, Run
 from sppo.records.studies import StudyRecords
-from sppo.report.cells import not_there, order_environments, seeds_of, setting_of
+from sppo.report.cells import Cell, not_there, order_environments, seeds_of, setting_of
 from sppo.report.labels import Look, order_labels, title_of
 from sppo.report.plots import INK, RULE, Plot, css_colour, panel_svgs
-from sppo.report.provenance import Provenance, seeds_text
-from sppo.report.rerun import rerun_command
+from sppo.report.provenance import Provenance, rerun_command, seeds_text
 from sppo.report.statistics import FEW_RUNS
-from sppo.report.summary import Comparison, FinalReturn, Summary
+from sppo.report.summary import Comparison, Summary
 from sppo.report.tables import interval, number
 
 #: section -> heading
@@ -38,20 +36,7 @@ SECTIONS = {
 LISTED_RUNS = 200
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A figure as a page has it."""
-
-    plot: Plot
-    svgs: Sequence[str]
-    footer: str
-
-
-def shown(plot: Plot, footer: str) -> Shown:
-    return Shown(plot, panel_svgs(plot), footer)
-
-
-def render(template: str, title: str, drawn: Iterable[Shown], **values: object) -> str:
+def render(template: str, title: str, plots: Sequence[Plot], **values: object) -> str:
     """A page from a template of this package; values are escaped."""
     environment = Environment(
         loader=PackageLoader("sppo.report"),
@@ -60,8 +45,8 @@ def render(template: str, title: str, drawn: Iterable[Shown], **values: object) 
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"css": css_colour, "number": number, "interval": interval}
-    colours = {key.colour for figure in drawn for key in figure.plot.keys} - {INK, RULE}
+    environment.filters |= {"css": css_colour, "number": number, "interval": interval, "svgs": panel_svgs}
+    colours = {key.colour for plot in plots for key in plot.keys} - {INK, RULE}
     return environment.get_template(template).render(title=title, colours=sorted(colours), **values)
 
 
@@ -75,24 +60,21 @@ def report_page(
     study_file: str,
 ) -> str:
     """The whole report of a study."""
-    figures = {
-        {"grid": "curves"}.get(plot.name, plot.name): shown(plot, provenance.footer(plot.seeds))
-        for plot in plots
-    }
+    cells = summary.cells
+    figures = {{"grid": "curves"}.get(plot.name, plot.name): plot for plot in plots}
     finals = {
-        name: _finals(rows, looks, study_file)
-        for name, on_grid in (("returns", True), ("beyond", False))
-        if (rows := [row for row in summary.finals if row.cell.setting.on_grid == on_grid])
+        "returns": _finals([cell for cell in cells if cell.setting.on_grid], looks, study_file),
+        "beyond": _finals([cell for cell in cells if not cell.setting.on_grid], looks, study_file),
     }
+    filled = {*figures, *(name for name, tables in finals.items() if tables), "runs", "made"}
     pairs: dict[tuple[str, str], list[Comparison]] = {}
     for row in summary.comparisons:
         pairs.setdefault((row.label, row.baseline), []).append(row)
     by_status = {status: [run for run in study.runs if run.status == status] for status in STATUSES}
-    filled = {*figures, *finals, "runs", "made"}
     return render(
         "report.html",
         f"Study {study.name}",
-        figures.values(),
+        plots,
         study=study,
         summary=summary,
         looks=looks,
@@ -102,9 +84,9 @@ def report_page(
         pairs=pairs,
         provenance=provenance,
         programs=programs,
-        environments=order_environments(cell.env for cell in summary.cells),
+        environments=order_environments(cell.env for cell in cells),
         seeds=seeds_text(run.seed for run in study.runs if run.config),
-        fewest=min((cell.n for cell in summary.cells if cell.n), default=0),
+        fewest=min((cell.n for cell in cells if cell.n), default=0),
         few_runs=FEW_RUNS,
         lost={status: runs for status, runs in by_status.items() if runs and status != "completed"},
         listed=LISTED_RUNS,
@@ -112,29 +94,26 @@ def report_page(
     )
 
 
-def _finals(
-    finals: Sequence[FinalReturn], looks: Mapping[str, Look], study_file: str
-) -> list[dict[str, object]]:
+def _finals(cells: Sequence[Cell], looks: Mapping[str, Look], study_file: str) -> list[dict[str, object]]:
     """A table for each environment; one line for those that the study has not come to."""
-    begun = {row.cell.env for row in finals if row.cell.n}
+    begun = {cell.env for cell in cells if cell.n}
     tables: list[dict[str, object]] = []
-    for env in order_environments(row.cell.env for row in finals):
-        rows = [row for row in finals if row.cell.env == env]
-        labels = order_labels(row.cell.label for row in rows)
-        settings = dict.fromkeys(row.cell.setting for row in rows)
-        at = {(row.cell.setting, row.cell.label): row for row in rows}
-        steps = ", ".join(f"{count:,}" for count in sorted({row.cell.steps for row in rows}))
-        commands = {
-            f"{row.cell.setting.text}: {looks[row.cell.label].title}": rerun_command(row.cell, study_file)
-            for row in rows
-        }
+    for env in order_environments(cell.env for cell in cells):
+        own = [cell for cell in cells if cell.env == env]
+        labels = order_labels(cell.label for cell in own)
+        at = {(cell.setting, cell.label): cell for cell in own}
+        steps = ", ".join(f"{count:,}" for count in sorted({cell.steps for cell in own}))
+        commands = [
+            (f"{cell.setting.text}: {looks[cell.label].title}", rerun_command(cell, study_file))
+            for cell in own
+        ]
         tables.append({
             "caption": f"{env}, {steps} steps",
-            "nothing": not_there(row.cell for row in rows) if begun and env not in begun else "",
+            "nothing": not_there(own) if begun and env not in begun else "",
             "titles": [looks[label].title for label in labels],
-            "rows": [(s.text, [at.get((s, label)) for label in labels]) for s in settings],
-            "reruns": [(name, command) for name, command in commands.items() if command],
-            "seeds": seeds_of(row.cell for row in finals),
+            "rows": {s.text: [at.get((s, label)) for label in labels] for s, _ in at},
+            "reruns": [(name, command) for name, command in commands if command],
+            "seeds": seeds_of(cells),
         })  # fmt: skip
     return tables
 

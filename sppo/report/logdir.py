@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,43 +26,33 @@ _SEED = re.compile(r"(seed|run|trial)?[=_-]?\d+", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?P<algorithm>.+?)[_-]\d+")
 
 
-@dataclass(frozen=True)
-class LoggedRun:
-    """A directory with event files, and the configuration of its run: of a study's, or by its name."""
+def find_runs(logdir: Path) -> list[Run]:
+    """All runs below a directory, by name and without values as yet.
 
-    name: str
-    path: Path
-    config: Mapping[str, Any]
-
-
-def find_runs(logdir: Path) -> list[LoggedRun]:
-    """All runs below a directory, by name; a study's runs get the names of their configurations."""
+    Their ``hash`` is their path; a study's runs have their configurations, others what their path says.
+    """
     if not logdir.is_dir():
         raise FileNotFoundError(f"no log directory {logdir}")
-    paths = []
+    paths = {}
     for folder, below, files in os.walk(logdir, followlinks=True):
         # a report inside the directory repeats its runs
         below[:] = [name for name in below if not Path(folder, name, MARKER).exists()]
         if any("tfevents" in file and not file.endswith(BOOKKEEPING_SUFFIX) for file in files):
-            paths.append(Path(folder))
+            paths[Path(folder).relative_to(logdir).as_posix()] = Path(folder)
     if not paths:
         raise FileNotFoundError(f"no TensorBoard event files in {logdir}")
-    paths.sort(key=lambda path: _natural(path.relative_to(logdir).as_posix()))
-    named = {path: split_name(path.relative_to(logdir).as_posix()) for path in paths}
-    tasks = {task for task, _ in named.values()}
+    tasks = {split_name(name)[0] for name in paths}
     shared = os.path.commonpath(tasks) if len(tasks) > 1 and all("/" in task for task in tasks) else ""
-    counts: dict[tuple[str, str], int] = defaultdict(int)
+    counts = Counter[tuple[str, str]]()
     runs = []
-    for path, (task, algorithm) in named.items():
+    for name, path in sorted(paths.items(), key=lambda item: _natural(item[0])):
         config = _study_config(path)
         if config is None:
-            if path == logdir:
-                algorithm = split_name(path.resolve().name)[1]
-            number = counts[task, algorithm]
+            task, algorithm = split_name(name if path != logdir else path.resolve().name)
+            config = {"env": task.removeprefix(shared).lstrip("/"), "algorithm": algorithm}
+            config["seed"] = counts[task, algorithm]
             counts[task, algorithm] += 1
-            task = task.removeprefix(shared).lstrip("/")
-            config = {"env": task, "algorithm": algorithm, "seed": number}
-        runs.append(LoggedRun(path.relative_to(logdir).as_posix(), path, config))
+        runs.append(Run(name, config, "missing", path=path))
     return runs
 
 
@@ -78,40 +68,38 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def read_logged(
-    logged: Sequence[LoggedRun], wanted: str | None, step: int | None
+    runs: Sequence[Run], wanted: str | None, step: int | None
 ) -> tuple[str, list[Run], list[str]]:
-    """The scalar that is compared, the runs as those of a study, and problems with the files.
+    """The scalar that is compared, the runs with their values of it, and problems with the files.
 
     All runs are compared by one scalar: the first of :data:`REWARD_TAGS` that all of them have, or that
-    most of them have. A run that has no value, or none at ``step``, is ``missing``.
+    most of them have. A run that has a value, and one at ``step``, is ``completed``.
     """
     tags = (wanted,) if wanted else REWARD_TAGS
     found: dict[str, dict[str, Series]] = {tag: {} for tag in tags}
     problems = []
-    for run in logged:
-        series, faults = read_scalars(run.path, tags)
-        problems += [f"{run.name}/{fault}" for fault in faults]
+    for run in runs:
+        series, faults = read_scalars(run.path or Path(), tags)
+        problems += [f"{run.hash}/{fault}" for fault in faults]
         for tag, values in series.items():
-            found[tag][run.name] = values
+            found[tag][run.hash] = values
     best = max(tags, key=lambda tag: len(found[tag]))
     if not found[best]:
         raise LookupError(f"no run has the scalar {' or '.join(tags)}; --tag names another one")
     ends = [int(series.steps[-1]) for series in found[best].values()]
     if step is not None and step > max(ends):
         raise LookupError(f"--step {step}: the runs end between step {min(ends)} and {max(ends)}")
-    return best, [_as_run(run, found[best].get(run.name), step) for run in logged], problems
+    return best, [_completed(run, found[best].get(run.hash), step) for run in runs], problems
 
 
-def _as_run(logged: LoggedRun, series: Series | None, step: int | None) -> Run:
-    counts = series is not None and (step is None or series.steps[0] <= step <= series.steps[-1])
-    if series is None or not counts:
-        return Run(logged.name, logged.config, "missing", path=logged.path)
-    kept = len(series) if step is None else int((series.steps <= step).sum())
-    run = Run(logged.name, logged.config, "completed", path=logged.path)
-    return replace(run, timesteps=series.steps[:kept], returns=series.values[:kept])
+def _completed(run: Run, series: Series | None, step: int | None) -> Run:
+    if series is None or not (step is None or series.steps[0] <= step <= series.steps[-1]):
+        return run
+    kept = len(series.steps) if step is None else int((series.steps <= step).sum())
+    return replace(run, status="completed", timesteps=series.steps[:kept], returns=series.values[:kept])
 
 
-def _study_config(path: Path) -> Mapping[str, Any] | None:
+def _study_config(path: Path) -> dict[str, Any] | None:
     """The configuration of the study's run that a directory lies in."""
     for parent in (path, *path.parents[:2]):
         config = read_config(parent)

@@ -64,10 +64,6 @@ class Plot:
     seeds: tuple[int, ...] = ()
     panel_size: tuple[float, float] = (3.0, 2.2)
 
-    @property
-    def panels(self) -> list[Panel]:
-        return [panel for row in self.rows for panel in row]
-
 
 def in_rows(panels: Sequence[Panel], columns: int = 3) -> list[Sequence[Panel]]:
     return [panels[start : start + columns] for start in range(0, len(panels), columns)]
@@ -105,12 +101,12 @@ def write_sheet(plot: Plot, out: Path, footer: str, formats: Sequence[str] = ("p
     return paths
 
 
-def panel_svgs(plot: Plot) -> list[str]:
-    """Each panel as an SVG element that takes its colours from the page's style sheet."""
+def panel_svgs(plot: Plot) -> list[tuple[str, str]]:
+    """Each panel's title, and the panel as an SVG element that takes its colours from the page."""
     import matplotlib.style as mpl_style
 
     with mpl_style.context([_STYLE, {"svg.fonttype": "none", "svg.hashsalt": plot.name}]):
-        return [_svg(plot, panel) for panel in plot.panels]
+        return [(panel.title, _svg(plot, panel)) for row in plot.rows for panel in row]
 
 
 def css_colour(colour: str) -> str:

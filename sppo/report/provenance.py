@@ -1,15 +1,23 @@
-"""Where a report comes from: the command, the versions behind the runs, the seeds."""
+"""Where a report comes from, and how its runs are made again: command, versions, seeds."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import json
+import shlex
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from sppo.records.runs import Run
+from sppo.records.subset import format_seeds
+from sppo.report.cells import AXES, Cell
+
+#: the study's own copy of its file, in the study directory and beside a report
+STUDY_FILE = "study.toml"
 
 
 @dataclass(frozen=True)
@@ -71,3 +79,27 @@ def seeds_text(seeds: Iterable[int]) -> str:
     return ", ".join(
         f"{group[0]}-{group[-1]}" if len(group) > 2 else ", ".join(map(str, group)) for group in groups
     )
+
+
+def publish_study_file(study_dir: Path, out: Path) -> str:
+    """Copy the study's file beside its report; returns its path as a reader writes it, or nothing."""
+    source, copy = study_dir / STUDY_FILE, out / STUDY_FILE
+    if source.is_file() and not (copy.exists() and copy.samefile(source)):
+        shutil.copyfile(source, copy)
+    return shown_path(copy) if copy.is_file() else ""
+
+
+def rerun_command(cell: Cell, study_file: str) -> str:
+    """One command line that runs all completed seeds of a cell again, with the numbers that they had."""
+    if not study_file or not cell.n:
+        return ""
+    first = cell.completed[0]
+    words = ["python", "-m", "sppo", "study", "run", study_file, "--env", cell.env]
+    words += ["--algorithm", first.algorithm]
+    names = [name for name in AXES if first.parameters.get(name) is not None]
+    names += [name.removeprefix("parameters.") for name in cell.varied if name.startswith("parameters.")]
+    for name in names:
+        value = first.parameters[name]
+        text = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+        words += ["--where", f"{name}={text}"]
+    return shlex.join([*words, "--seeds", format_seeds({run.seed for run in cell.completed})])

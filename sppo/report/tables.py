@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from sppo.records.runs import STATUSES
-from sppo.report.provenance import Provenance, seeds_text
-from sppo.report.rerun import rerun_command
+from sppo.report.cells import seeds_of
+from sppo.report.provenance import Provenance, rerun_command, seeds_text
 from sppo.report.statistics import Estimate
 from sppo.report.summary import THRESHOLDS, Summary
 
 #: a header and rows of plain values; a missing estimate and NaN are empty
 Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
+#: what stands in the columns of an estimate that there is not
+NOTHING = (None, None, None)
 
 
 def write_tables(summary: Summary, provenance: Provenance, out: Path, study_file: str) -> list[Path]:
@@ -84,48 +86,42 @@ def shown(estimate: Estimate | None, digits: int | None = None) -> str:
 def _finals(summary: Summary, study_file: str) -> Table:
     header = ("env", "algorithm", "m", "epsilon", "eta", "steps", "planned", *STATUSES,
               *estimate_columns("mean"), *estimate_columns("iqm"), "lowest", "highest", "rerun")  # fmt: skip
-    rows = (
+    return header, (
         (
-            row.cell.env, row.cell.label, *astuple(row.cell.setting), row.cell.steps, len(row.cell.runs),
-            *row.cell.counts().values(), *row.mean, *row.iqm, row.low, row.high,
-            rerun_command(row.cell, study_file), row.seeds,
+            cell.env, cell.label, *astuple(cell.setting), cell.steps, len(cell.runs), *cell.counts().values(),
+            *cell.mean, *cell.iqm, *((cell.finals.min(), cell.finals.max()) if cell.n else (None, None)),
+            rerun_command(cell, study_file), seeds_of([cell]),
         )
-        for row in summary.finals
+        for cell in summary.cells
     )  # fmt: skip
-    return header, rows
 
 
 def _comparisons(summary: Summary) -> Table:
     header = ("algorithm", "baseline", "env", "setting", "tasks", "n", "n_baseline",
               *estimate_columns("difference"), *estimate_columns("probability"))  # fmt: skip
-    rows = (
+    return header, (
         (
             row.label, row.baseline, "all" if row.env is None else row.env, row.setting, row.tasks,
-            *row.sides, *(row.difference or (None, None, None)), *row.improvement, row.seeds,
+            *row.sides, *(row.difference or NOTHING), *row.improvement, row.seeds,
         )
         for row in summary.comparisons
     )  # fmt: skip
-    return header, rows
 
 
 def _aggregates(summary: Summary) -> Table:
-    header = ("algorithm", "setting", "tasks", "runs", *estimate_columns("iqm"), "normalisation")
     bounds = "; ".join(f"{env}: {low!r} to {high!r}" for env, (low, high) in summary.bounds.items())
-    rows = (
+    return ("algorithm", "setting", "tasks", "runs", *estimate_columns("iqm"), "normalisation"), (
         (row.label, row.where, len(row.cells), row.n, *row.iqm, bounds, row.seeds)
         for row in summary.aggregates
     )
-    return header, rows
 
 
 def _profiles(summary: Summary) -> Table:
-    header = ("algorithm", "m", "tasks", "runs", "score", "fraction_above", "low", "high")
-    rows = (
-        (row.label, row.n_epochs, len(row.cells), row.n, round(float(tau), 4), *map(float, bounds), row.seeds)
+    return ("algorithm", "m", "tasks", "runs", "score", "fraction_above", "low", "high"), (
+        (row.label, row.n_epochs, len(row.cells), row.n, round(float(tau), 4), *bounds, row.seeds)
         for row in summary.profiles
         for tau, *bounds in zip(THRESHOLDS, row.value, row.low, row.high, strict=True)
     )
-    return header, rows
 
 
 def _plain(value: Any) -> Any:

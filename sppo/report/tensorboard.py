@@ -55,21 +55,19 @@ def build_logdir(
     cells: Sequence[Cell],
     out: Path,
     seeds_per_cell: int,
-    copy: bool = False,
     thin: int = 0,
 ) -> Path:
     """Build the log directory; an earlier one made by this function is replaced.
 
     :param seeds_per_cell: how many runs of each cell are linked; the means are over all completed runs
-    :param copy: copy event files instead of linking them, for a directory that is to be published
-    :param thin: instead of either, write so many points of each of :data:`THINNED_TAGS`, for git
+    :param thin: instead of links, write so many points of each of :data:`THINNED_TAGS`, for git
     """
     require("tensorboard", extra="tensorboard")
     _clear(out)
     for cell in cells:
         for run in cell.runs[:seeds_per_cell]:
             if run.status != "missing":
-                _write_run(run, out / "runs", run_name(cell, run), copy, thin)
+                _write_run(run, out / "runs", run_name(cell, run), thin)
     for label in dict.fromkeys(cell.label for cell in cells):
         own = [cell for cell in cells if cell.label == label and cell.n]
         if own:
@@ -127,7 +125,7 @@ def hparams_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in flat.items() if isinstance(value, bool | int | float | str)}
 
 
-def _write_run(run: Run, root: Path, name: str, copy: bool, thin: int) -> None:
+def _write_run(run: Run, root: Path, name: str, thin: int) -> None:
     from tensorboard.plugins.hparams import summary_v2 as api
 
     folder, began = root / name, _wall_time(run)
@@ -144,9 +142,7 @@ def _write_run(run: Run, root: Path, name: str, copy: bool, thin: int) -> None:
         return
     for source in sorted((run.path / TENSORBOARD).rglob(EVENT_FILES)):
         target = folder / source.name
-        if copy:
-            shutil.copyfile(source, target)
-        elif not target.is_symlink():
+        if not target.is_symlink():
             target.symlink_to(os.path.relpath(source.resolve(), folder.resolve()))
 
 

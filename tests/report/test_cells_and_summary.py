@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 
 from sppo.records.studies import read_records
-from sppo.report.cells import Setting, build_cells, looks_of, order_environments
+from sppo.report.cells import Setting, build_cells, looks_of, order_environments, seeds_of
 from sppo.report.labels import looks, order_labels, title_of
 from sppo.report.provenance import seeds_text
 from sppo.report.summary import Comparison, Summary, summarise
@@ -142,12 +142,12 @@ def test_final_returns_of_completed_runs_only(tmp_path: Path) -> None:
     damaged = synthetic.write_completed(tmp_path, configs[5], constant(configs[5], 1e9))
     (damaged / "result.json").write_text("{")
     synthetic.write_plan(tmp_path, configs)
-    (row,) = summary_of(tmp_path).finals
+    (cell,) = summary_of(tmp_path).cells
     expected = scipy.stats.t.interval(0.95, 2, loc=np.mean(values), scale=scipy.stats.sem(values))
-    assert row.mean.value == pytest.approx(np.mean(values))
-    assert (row.mean.low, row.mean.high) == pytest.approx(expected)
-    assert (row.low, row.high, row.seeds) == (100, 180, (0, 1, 2))
-    assert row.cell.tally() == "3 of 7 (1 unfinished, 1 failed, 1 damaged, 1 missing)"
+    assert cell.mean.value == pytest.approx(np.mean(values))
+    assert (cell.mean.low, cell.mean.high) == pytest.approx(expected)
+    assert (cell.finals.min(), cell.finals.max(), seeds_of([cell])) == (100, 180, (0, 1, 2))
+    assert cell.tally() == "3 of 7 (1 unfinished, 1 failed, 1 damaged, 1 missing)"
 
 
 def test_comparison_with_the_baseline(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from sppo.records.config import RunConfig
 from sppo.records.studies import read_records
 from sppo.report.cells import build_cells
 from sppo.report.command import report_study
-from sppo.report.rerun import rerun_command
+from sppo.report.provenance import rerun_command
 from sppo.study.definition import read_plan as load_definition
 from tests.records import synthetic_study as synthetic
 

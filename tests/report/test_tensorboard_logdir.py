@@ -35,9 +35,9 @@ def study(tmp_path: Path) -> Path:
     return tmp_path / "study"
 
 
-def build(directory: Path, seeds: int = 10, copy: bool = False, thin: int = 0) -> Path:
+def build(directory: Path, seeds: int = 10, thin: int = 0) -> Path:
     loaded = read_records(directory)
-    return build_logdir(loaded.runs, build_cells(loaded.runs), directory / "tb", seeds, copy, thin)
+    return build_logdir(loaded.runs, build_cells(loaded.runs), directory / "tb", seeds, thin)
 
 
 def tree(directory: Path) -> dict[str, bytes]:
@@ -63,12 +63,6 @@ def test_records_are_linked_and_not_touched(study: Path) -> None:
     assert not os.path.isabs(os.readlink(link))
     build(study)
     assert tree(study) == before
-
-
-def test_copies_stand_alone(study: Path) -> None:
-    out = build(study, copy=True)
-    assert not any(path.is_symlink() for path in out.rglob("*"))
-    assert len(list((out / RUN).iterdir())) == 2
 
 
 def test_thinned_runs_stand_alone_and_keep_the_last_point(study: Path) -> None:
