@@ -17,6 +17,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba import extending, types
+from numba.core.base import BaseContext
+from numba.core.typing import Signature
 from numba.extending import lower_builtin, models, register_model, type_callable
 
 from sppo.compiled import njit
@@ -49,11 +51,11 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(dmm, fe_type, _DOUBLES)
 
 
-def _shuffled(builder: Any, vector: Any, lanes: list[int]) -> Any:
+def _shuffled(builder: ir.IRBuilder, vector: ir.Value, lanes: list[int]) -> ir.Value:
     return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), lanes))
 
 
-def _spread(builder: Any, scalar: Any) -> Any:
+def _spread(builder: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
     single = builder.insert_element(ir.Constant(_DOUBLES, ir.Undefined), scalar, ir.IntType(32)(0))
     return _shuffled(builder, single, [0] * WIDTH)
 
@@ -69,7 +71,9 @@ def _lower(operation: Any, result: Any, arguments: int, emit: Callable[..., Any]
         known = all(kind == VECTOR or isinstance(kind, types.Float) for kind in kinds)
         return result if known and VECTOR in kinds else None
 
-    def lowered(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def lowered(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: ir.Value
+    ) -> ir.Value:
         kinds = zip(values, signature.args, strict=True)
         return emit(builder, *(v if kind == VECTOR else _spread(builder, v) for v, kind in kinds))
 
@@ -101,26 +105,26 @@ def _operation(result: Any, arguments: int) -> Callable[[Any], Any]:
 
 
 @_operation(VECTOR, 2)
-def maximum(builder: Any, a: Any, b: Any) -> Any:
+def maximum(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     """Lane by lane maximum."""
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
 @_operation(VECTOR, 4)
-def where_less(builder: Any, a: Any, b: Any, yes: Any, no: Any) -> Any:
+def where_less(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, yes: ir.Value, no: ir.Value) -> ir.Value:
     """``yes`` in the lanes where a < b, ``no`` in the others."""
     return builder.select(builder.fcmp_ordered("<", a, b), yes, no)
 
 
 @_operation(types.boolean, 2)
-def differs(builder: Any, a: Any, b: Any) -> Any:
+def differs(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     """Whether any lane of a differs from b's."""
     lanes = builder.bitcast(builder.fcmp_unordered("!=", a, b), ir.IntType(WIDTH))
     return builder.icmp_unsigned("!=", lanes, ir.IntType(WIDTH)(0))
 
 
 @_operation(types.float64, 1)
-def total(builder: Any, vector: Any) -> Any:
+def total(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
     """Sum of the eight lanes, pairwise."""
     for half in (4, 2, 1):
         vector = builder.fadd(vector, _shuffled(builder, vector, [(i + half) % WIDTH for i in range(WIDTH)]))
@@ -128,12 +132,19 @@ def total(builder: Any, vector: Any) -> Any:
 
 
 @intrinsic
-def splat(typingctx: Any, scalar: Any) -> Any:
+def splat(typingctx: BaseContext, scalar: types.Type) -> Any:
     """A vector of one number."""
     return VECTOR(types.float64), lambda context, builder, signature, args: _spread(builder, args[0])
 
 
-def _address(context: Any, builder: Any, array_type: Any, array: Any, row: Any, column: Any) -> Any:
+def _address(
+    context: BaseContext,
+    builder: ir.IRBuilder,
+    array_type: types.Type,
+    array: ir.Value,
+    row: ir.Value,
+    column: ir.Value,
+) -> ir.Value:
     """Address of array[row, column] of a C-contiguous matrix."""
     view = context.make_array(array_type)(context, builder, array)
     index = builder.add(builder.mul(row, builder.extract_value(view.shape, 1)), column)
@@ -141,20 +152,26 @@ def _address(context: Any, builder: Any, array_type: Any, array: Any, row: Any, 
 
 
 @intrinsic
-def load(typingctx: Any, array: Any, row: Any, column: Any) -> Any:
+def load(typingctx: BaseContext, array: types.Type, row: types.Type, column: types.Type) -> Any:
     """``load(x, i, j)``: the eight numbers x[i, j], ..., x[i, j + 7] of a C-contiguous matrix."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: ir.Value
+    ) -> ir.Value:
         return builder.load(_address(context, builder, signature.args[0], *args), align=8)
 
     return VECTOR(array, types.intp, types.intp), codegen
 
 
 @intrinsic
-def store(typingctx: Any, array: Any, row: Any, column: Any, vector: Any) -> Any:
+def store(
+    typingctx: BaseContext, array: types.Type, row: types.Type, column: types.Type, vector: types.Type
+) -> Any:
     """``store(x, i, j, v)``: x[i, j : j + 8] = v."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: ir.Value
+    ) -> ir.Value:
         builder.store(args[3], _address(context, builder, signature.args[0], *args[:3]), align=8)
         return context.get_dummy_value()
 
@@ -190,18 +207,18 @@ _pasted = njit(cache=False, forceinline=True, no_cpython_wrapper=True, no_cfunc_
 
 
 @_operation(VECTOR, 1)
-def _power_of_two(builder: Any, shifted: Any) -> Any:
+def _power_of_two(builder: ir.IRBuilder, shifted: ir.Value) -> ir.Value:
     """2^k of k + _ROUND."""
     exponent = builder.shl(builder.bitcast(shifted, _INTEGERS), _integers(52))
     return builder.bitcast(builder.add(exponent, _integers(_ONE_BITS)), _DOUBLES)
 
 
-def _centred_bits(builder: Any, x: Any) -> Any:
+def _centred_bits(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return builder.add(builder.bitcast(x, _INTEGERS), _integers(_ONE_BITS - _SQRT_HALF_BITS))
 
 
 @_operation(VECTOR, 1)
-def _exponent(builder: Any, x: Any) -> Any:
+def _exponent(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """k of x = 2^k m with m in [√½, √2)."""
     # 64-bit integers have no vector conversion to doubles on many machines; the 2**52 trick has
     bits = builder.or_(builder.lshr(_centred_bits(builder, x), _integers(52)), _integers(_INTEGER_BITS))
@@ -209,14 +226,14 @@ def _exponent(builder: Any, x: Any) -> Any:
 
 
 @_operation(VECTOR, 1)
-def _mantissa(builder: Any, x: Any) -> Any:
+def _mantissa(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """m of x = 2^k m with m in [√½, √2)."""
     bits = builder.and_(_centred_bits(builder, x), _integers(_MANTISSA_MASK))
     return builder.bitcast(builder.add(bits, _integers(_SQRT_HALF_BITS)), _DOUBLES)
 
 
 @_pasted
-def exp(x: Any) -> Any:
+def exp(x: ir.Value) -> ir.Value:
     """e^x lane by lane for x ≤ 700; below -690 it stays at e^-690 (5e-300), also for -inf.
 
     e^x = 2^k e^r with k = round(x / ln 2) and |r| ≤ ln(2)/2, e^r by a polynomial, pairs of terms first.
@@ -233,7 +250,7 @@ def exp(x: Any) -> Any:
 
 
 @_pasted
-def log(x: Any) -> Any:
+def log(x: ir.Value) -> ir.Value:
     """ln x lane by lane, for normal positive x.
 
     x = 2^k m with m in [√½, √2), and ln m = 2 artanh(f), f = (m - 1)/(m + 1), by its series in f²
