@@ -96,6 +96,7 @@ class EngineChoice(OnPolicyAlgorithm):
 
         :param surrogate: what an update maximises; ``None`` for collecting rollouts
         """
+        self._check_engine()
         self.engine_in_use = "reference"
         if self.engine == "reference" or not self._wants_fast_engine():
             return None

@@ -119,7 +119,6 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
             raise ValueError(f"eta={self.eta!r}: the surrogate {self.surrogate!r} has no such parameter")
 
     def _setup_model(self) -> None:
-        checked_or_raise("use_softmax", self.use_softmax, Parameter("bool", ""))
         self._check_engine()
         if self.clip_range is None:
             # Upstream wants a number here: an infinite clip cuts nothing, and a model saved with it
@@ -142,6 +141,7 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
     @property
     def surrogate_class(self) -> type[Surrogate]:
         """The surrogate that the parameters choose."""
+        checked_or_raise("use_softmax", self.use_softmax, Parameter("bool", ""))
         clip_range = _constant(self.clip_range)
         return chosen({**vars(self), "clip_range": 1.0 if callable(clip_range) else clip_range})
 

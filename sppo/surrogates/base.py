@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from sppo.parameters import Parameter, unknown
+from sppo.parameters import Parameter, checked, unknown
 
 if TYPE_CHECKING:
     from stable_baselines3.common.distributions import Distribution
@@ -82,6 +82,11 @@ class Surrogate:
         super().__init_subclass__(**kwargs)
         if "name" in cls.__dict__:
             REGISTRY[cls.name] = cls
+
+    def __post_init__(self) -> None:
+        for name, each in self.parameters().items():
+            if each.choices:
+                checked(name, getattr(self, name), each)
 
     def objective(self, sample: Sample) -> Tensor:
         """The objective per transition; its mean over the minibatch is maximised."""

@@ -49,6 +49,7 @@ class _Cell(Surrogate):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.eta is None and math.inf in self.interval:
             raise ValueError(
                 "with neither a clip nor eta nothing keeps the new policy close to the old one: "

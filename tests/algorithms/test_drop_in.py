@@ -309,6 +309,18 @@ def test_unknown_parameters_are_named_with_what_was_meant(algorithm: type[BaseAl
         make(algorithm, softmax=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("clip_mode", "two-sidded"), ("engine", "quick"), ("eta", -1.0), ("use_softmax", "no")],
+)
+def test_bad_parameters_are_refused_if_set_later(name: str, value: Any) -> None:
+    """Not taken for something else."""
+    model = make(SPPO)
+    setattr(model, name, value)
+    with pytest.raises(ValueError, match=f"{value}|neither"):
+        model.learn(64)
+
+
 def test_bad_parameters_are_refused_at_load_too(tmp_path: Path) -> None:
     make(SPPO).save(tmp_path / "model")
     with pytest.raises(ValueError, match="neither a clip nor eta"):
