@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -92,25 +92,15 @@ class RunConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """The configuration as ``config.json`` holds it."""
-        return {
-            "env": self.env,
-            "env_kwargs": dict(self.env_kwargs),
-            "algorithm": self.algorithm,
-            "class": self.cls,
-            "seed": self.seed,
-            "total_timesteps": self.total_timesteps,
-            "n_envs": self.n_envs,
-            "evaluations": self.evaluations,
-            "eval_episodes": self.eval_episodes,
-            "normalize": dict(self.normalize),
-            "parameters": dict(self.parameters),
-        }
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values["class"] = values.pop("cls")
+        return {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> RunConfig:
         """The inverse of :meth:`as_dict`."""
-        fields = dict(config)
-        return cls(cls=fields.pop("class", "sppo"), **fields)
+        values = dict(config)
+        return cls(cls=values.pop("class", "sppo"), **values)
 
     @cached_property
     def hash(self) -> str:

@@ -9,12 +9,21 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sppo.records.runs import EMPTY, STATUSES, Run, config_problem, contradiction, integer, number
+from sppo.records.run_files import Evaluations
+from sppo.records.runs import (
+    STATUSES,
+    DamagedError,
+    Run,
+    check_config,
+    check_evaluations,
+    integer,
+    number,
+)
 
 RUNS_CSV = "runs.csv"
 EVALUATIONS_CSV = "evaluations.csv"
@@ -46,13 +55,8 @@ def write_runs(runs: Iterable[Run], out: Path) -> list[Path]:
     with evaluations_path.open("w", newline="", encoding="utf-8") as file:
         file.write(",".join(EVALUATIONS_HEADER) + "\n")
         for run in listed:
-            points = zip(
-                run.timesteps.tolist(),
-                run.episodes.tolist(),
-                run.returns.tolist(),
-                run.spreads.tolist(),
-                strict=True,
-            )
+            columns = (run.timesteps, run.episodes, run.returns, run.spreads)
+            points = zip(*(column.tolist() for column in columns), strict=True)
             file.writelines(
                 f"{run.hash},{number},{int(step)},{int(episodes)},{mean!r},{spread!r}\n"
                 for number, (step, episodes, mean, spread) in enumerate(points, start=1)
@@ -85,8 +89,7 @@ def completed_runs(directory: Path) -> dict[str, Run]:
     return {run.hash: run for run in read_runs(directory) if run.status == "completed"}
 
 
-def _read_curves(path: Path) -> dict[str, NDArray[np.float64]]:
-    """Hash -> timesteps, episodes, means and spreads, one row each."""
+def _read_curves(path: Path) -> dict[str, Evaluations]:
     points: dict[str, list[list[float]]] = {}
     with path.open(newline="", encoding="utf-8") as file:
         rows = csv.reader(file)
@@ -96,31 +99,34 @@ def _read_curves(path: Path) -> dict[str, NDArray[np.float64]]:
             if len(row) != len(EVALUATIONS_HEADER):
                 raise ValueError(f"{path}: line {rows.line_num} has {len(row)} entries")
             points.setdefault(row[0], []).append([float(value) for value in row[2:]])
-    return {name: np.array(values).T for name, values in points.items()}
+    return {name: _evaluations(values) for name, values in points.items()}
 
 
-def _read_run(row: Mapping[str, str], curves: Mapping[str, NDArray[np.float64]]) -> Run:
-    status, error = row["status"], row["error"]
-    curve = curves.get(row["hash"], np.empty((4, 0)))
-    config = json.loads(row["config"])
-    if status not in STATUSES:
-        status, error = "damaged", f"runs.csv has the status {row['status']!r}"
-    elif status == "completed":
-        problem = config_problem(config) or contradiction(config, curve[0], curve[2], curve[1])
-        status, error = ("damaged", problem) if problem else (status, error)
-    empty = status != "completed"
-    return Run(
+def _evaluations(rows: list[list[float]]) -> Evaluations:
+    timesteps, episodes, means, spreads = np.array(rows).reshape(-1, 4).T
+    return Evaluations(timesteps.astype(np.int64), means, spreads, episodes.astype(np.int64))
+
+
+def _read_run(row: Mapping[str, str], curves: Mapping[str, Evaluations]) -> Run:
+    run = Run(
         hash=row["hash"],
-        config=config,
-        status=status,
-        error=error,
+        config=json.loads(row["config"]),
+        status=row["status"],
+        error=row["error"],
         steps_done=integer(row["timesteps"]),
         wall_seconds=number(row["wall_seconds"]),
         episode_restarts=integer(row["episode_restarts"]),
         versions=json.loads(row["versions"]),
         git_revision=row["git_revision"],
-        timesteps=EMPTY if empty else curve[0].astype(np.int64),
-        episodes=EMPTY if empty else curve[1].astype(np.int64),
-        returns=EMPTY if empty else curve[2],
-        spreads=EMPTY if empty else curve[3],
     )
+    try:
+        if run.status not in STATUSES:
+            raise DamagedError(f"runs.csv has the status {run.status!r}")
+        if run.status != "completed":
+            return run
+        check_config(run.config)
+        found = curves.get(run.hash) or _evaluations([])
+        check_evaluations(run.config, found)
+    except DamagedError as problem:
+        return replace(run, status="damaged", error=str(problem))
+    return replace(run, **vars(found))

@@ -7,7 +7,7 @@ enters no mean.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,15 @@ from numpy.typing import NDArray
 
 from sppo.records import run_files
 from sppo.records.config import same_run
+from sppo.records.run_files import Evaluations
 
 #: what can become of a run, best first
 STATUSES = ("completed", "unfinished", "failed", "damaged", "missing", "unplanned")
-EMPTY = np.empty(0)
+_NONE = np.empty(0)
+
+
+class DamagedError(ValueError):
+    """Why the files of a run cannot be believed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +47,10 @@ class Run:
     versions: Mapping[str, str] = field(default_factory=dict)
     git_revision: str = ""
     path: Path | None = None
-    timesteps: NDArray[Any] = field(default_factory=lambda: EMPTY)
-    returns: NDArray[Any] = field(default_factory=lambda: EMPTY)
-    spreads: NDArray[Any] = field(default_factory=lambda: EMPTY)
-    episodes: NDArray[Any] = field(default_factory=lambda: EMPTY)
+    timesteps: NDArray[np.int64] = field(default_factory=lambda: _NONE.astype(np.int64))
+    returns: NDArray[np.float64] = field(default_factory=lambda: _NONE)
+    spreads: NDArray[np.float64] = field(default_factory=lambda: _NONE)
+    episodes: NDArray[np.int64] = field(default_factory=lambda: _NONE.astype(np.int64))
 
     @property
     def env(self) -> str:
@@ -76,121 +81,112 @@ def read_run(path: Path, planned: Mapping[str, Any] | None = None) -> Run:
         one that cannot be read, so that the run is counted in its place
     """
     header = run_files.read_json(path / run_files.CONFIG)
-    config = (header or {}).get("config")
-    if header is None or not isinstance(config, dict):
-        reason = "config.json is missing or unreadable"
-        return Run(path.name, planned or {}, "damaged", error=reason, path=path)
-    versions = header.get("versions")
-    common: dict[str, Any] = {
-        "hash": path.name,
-        "config": config,
-        "versions": versions if isinstance(versions, dict) else {},
-        "git_revision": str(header.get("git_revision") or ""),
-        "path": path,
-    }
-    problem = config_problem(config) or _schema_problem(header)
-    if problem or (planned is not None and not same_run(config, planned)):
-        common["config"] = planned or {}
-        reason = f"config.json {problem or 'differs from the plan of the study'}"
-        return Run(status="damaged", error=reason, **common)
-    result = run_files.read_json(path / run_files.RESULT)
-    failure = None if result is not None else run_files.read_json(path / run_files.FAILURE)
-    broken = _broken_files(path, str(header.get("hash", path.name)), result, failure)
-    if broken:
-        return Run(status="damaged", error=broken, **common)
-    if result is not None:
-        return _completed(path, config, result, common)
-    if failure is not None:
-        return Run(
-            status="failed",
-            error=str(failure.get("error", "no error recorded")),
-            traceback=str(failure.get("traceback", "")),
-            steps_done=integer(failure.get("timesteps")),
-            **common,
+    run = Run(path.name, planned or {}, "damaged", path=path)
+    try:
+        if header is None or not isinstance(header.get("config"), dict):
+            raise DamagedError("config.json is missing or unreadable")
+        versions = header.get("versions")
+        run = replace(
+            run,
+            versions=versions if isinstance(versions, dict) else {},
+            git_revision=str(header.get("git_revision") or ""),
         )
-    progress = run_files.read_json(path / run_files.PROGRESS) or {}
-    done = integer(progress.get("timesteps"))
-    reason = f"in progress or interrupted after {done} of {config['total_timesteps']} steps"
-    return Run(status="unfinished", error=reason, steps_done=done, **common)
+        _check_header(header, planned)
+        run = replace(run, config=header["config"])
+        if not str(header.get("hash", path.name)).startswith(path.name):
+            raise DamagedError(f"config.json belongs to the run {header['hash']}")
+        return _with_outcome(run, path)
+    except DamagedError as reason:
+        return replace(run, error=str(reason))
 
 
-def config_problem(config: Mapping[str, Any]) -> str:
-    """Why a configuration cannot be one of a run, or nothing."""
+def _check_header(header: Mapping[str, Any], planned: Mapping[str, Any] | None) -> None:
+    check_config(header["config"], "config.json ")
+    schema = header.get("schema", 1)
+    if not isinstance(schema, int) or schema > run_files.SCHEMA:
+        reason = f"is of version {schema!r}, this sppo reads {run_files.SCHEMA}: upgrade it"
+        raise DamagedError(f"config.json {reason}")
+    if planned is not None and not same_run(header["config"], planned):
+        raise DamagedError("config.json differs from the plan of the study")
+
+
+def check_config(config: Mapping[str, Any], source: str = "") -> None:
+    """Refuse a configuration that cannot be one of a run.
+
+    :raises DamagedError: with the reason, which begins with its source
+    """
     kinds: dict[str, type] = {
         "env": str, "algorithm": str, "seed": int, "total_timesteps": int, "evaluations": int,
         "eval_episodes": int, "parameters": dict,
     }  # fmt: skip
     missing = [name for name in kinds if name not in config]
     if missing:
-        return f"lacks {', '.join(missing)}"
+        raise DamagedError(f"{source}lacks {', '.join(missing)}")
     for name, kind in kinds.items():
         if type(config[name]) is not kind or (kind is int and not 0 <= config[name] < 2**53):
-            return f"has an impossible {name}"
-    return ""
+            raise DamagedError(f"{source}has an impossible {name}")
 
 
-def _schema_problem(header: Mapping[str, Any]) -> str:
-    schema = header.get("schema", 1)
-    if isinstance(schema, int) and schema <= run_files.SCHEMA:
-        return ""
-    return f"is of version {schema!r}, this sppo reads {run_files.SCHEMA}: upgrade it"
+def _with_outcome(run: Run, path: Path) -> Run:
+    result = run_files.read_json(path / run_files.RESULT)
+    if result is not None:
+        return _completed(run, path, result)
+    failure = run_files.read_json(path / run_files.FAILURE)
+    # an unreadable result or failure counts as absent for the runner, which would run it again; a report
+    # has to say that there was one
+    for name in (run_files.RESULT, *([run_files.FAILURE] if failure is None else [])):
+        if (path / name).exists():
+            raise DamagedError(f"{name} is unreadable")
+    if failure is not None:
+        return replace(
+            run,
+            status="failed",
+            error=str(failure.get("error", "no error recorded")),
+            traceback=str(failure.get("traceback", "")),
+            steps_done=integer(failure.get("timesteps")),
+        )
+    done = integer((run_files.read_json(path / run_files.PROGRESS) or {}).get("timesteps"))
+    reason = f"in progress or interrupted after {done} of {run.config['total_timesteps']} steps"
+    return replace(run, status="unfinished", error=reason, steps_done=done)
 
 
-def _completed(
-    path: Path, config: Mapping[str, Any], result: Mapping[str, Any], common: dict[str, Any]
-) -> Run:
+def _completed(run: Run, path: Path, result: Mapping[str, Any]) -> Run:
     try:
         found = run_files.read_evaluations(path)
     except (ValueError, OverflowError, OSError) as error:
         reason = str(error).replace(str(path) + "/", "")
-        return Run(status="damaged", error=f"evaluations.csv cannot be read: {reason}", **common)
-    problem = contradiction(config, found.timesteps, found.returns, found.episodes)
-    final = number(result.get("final_return"))
-    if not problem and abs(final - found.returns[-1]) > 1e-6 * max(1.0, abs(final)):
-        problem = f"result.json has the final return {final:g}, evaluations.csv {found.returns[-1]:g}"
-    if problem:
-        return Run(status="damaged", error=problem, **common)
-    return Run(
+        raise DamagedError(f"evaluations.csv cannot be read: {reason}") from error
+    check_evaluations(run.config, found)
+    final, last = number(result.get("final_return")), found.returns[-1]
+    if abs(final - last) > 1e-6 * max(1.0, abs(final)):
+        raise DamagedError(f"result.json has the final return {final:g}, evaluations.csv {last:g}")
+    return replace(
+        run,
         status="completed",
         steps_done=integer(result.get("timesteps")),
         wall_seconds=number(result.get("wall_seconds")),
         episode_restarts=integer(result.get("episode_restarts")),
         **vars(found),
-        **common,
     )
 
 
-def _broken_files(
-    path: Path, identity: str, result: dict[str, Any] | None, failure: dict[str, Any] | None
-) -> str:
-    """Why the files that state the run's identity and outcome cannot be believed, or nothing."""
-    if not identity.startswith(path.name):
-        return f"config.json belongs to the run {identity}"
-    # an unreadable result or failure counts as absent for the runner, which would run it again; a report
-    # has to say that there was one
-    for name, parsed in ((run_files.RESULT, result), (run_files.FAILURE, failure)):
-        if parsed is None and result is None and (path / name).exists():
-            return f"{name} is unreadable"
-    return ""
+def check_evaluations(config: Mapping[str, Any], found: Evaluations) -> None:
+    """Refuse evaluations that are not those of a completed run with this configuration.
 
-
-def contradiction(
-    config: Mapping[str, Any], timesteps: NDArray[Any], returns: NDArray[Any], episodes: NDArray[Any]
-) -> str:
-    """Why a completed run's evaluations are not those of its configuration, or nothing."""
-    planned, per_evaluation = config.get("evaluations"), config.get("eval_episodes")
-    if not len(returns):
-        return "completed without a single evaluation"
-    if isinstance(planned, int) and len(returns) < planned:
-        return f"completed with {len(returns)} of {planned} evaluations"
-    if isinstance(per_evaluation, int) and episodes.min() < per_evaluation:
-        number = int(episodes.argmin()) + 1
-        return f"evaluation {number} has {episodes.min()} of {per_evaluation} episodes"
-    if not np.isfinite(returns).all():
-        return "a return is not finite"
-    if (np.diff(timesteps) <= 0).any():
-        return "evaluations are not in the order of their timesteps"
-    return ""
+    :raises DamagedError: with the reason
+    """
+    done, planned, per_evaluation = len(found.returns), config["evaluations"], config["eval_episodes"]
+    if not done:
+        raise DamagedError("completed without a single evaluation")
+    if done < planned:
+        raise DamagedError(f"completed with {done} of {planned} evaluations")
+    if found.episodes.min() < per_evaluation:
+        short = int(found.episodes.argmin())
+        raise DamagedError(f"evaluation {short + 1} has {found.episodes[short]} of {per_evaluation} episodes")
+    if not np.isfinite(found.returns).all():
+        raise DamagedError("a return is not finite")
+    if (np.diff(found.timesteps) <= 0).any():
+        raise DamagedError("evaluations are not in the order of their timesteps")
 
 
 def integer(value: Any) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 
 from sppo.records import published
 from sppo.records.run_files import BOOKKEEPING, PLAN, run_directories
-from sppo.records.runs import STATUSES, Run, config_problem, read_run
+from sppo.records.runs import STATUSES, Run, check_config, read_run
 from sppo.records.subset import Subset
 
 
@@ -81,10 +81,11 @@ def _read_plan(directory: Path) -> dict[str, dict[str, Any]] | None:
     try:
         entries = json.loads((directory / BOOKKEEPING / PLAN).read_bytes())
         plan = {str(entry["hash"])[:16]: dict(entry["config"]) for entry in entries}
+        for config in plan.values():
+            check_config(config)
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    usable = plan and not any(config_problem(config) for config in plan.values())
-    return plan if usable else None
+    return plan or None
 
 
 def _inferred_missing(runs: list[Run]) -> list[Run]:
