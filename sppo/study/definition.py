@@ -58,6 +58,7 @@ from sppo.records.parameters import (
     CLASSES,
     NORMALIZE,
     SURROGATE,
+    Setting,
     Settings,
     algorithm_settings,
     check_together,
@@ -65,19 +66,18 @@ from sppo.records.parameters import (
 )
 from sppo.records.subset import parse_seeds
 
-_SIZES = {
-    "total_timesteps": Parameter("int", "steps per run", low=1),
-    "n_envs": Parameter("int", "environments per run", low=1),
-    "evaluations": Parameter("int", "evaluations per run", low=1),
-    "eval_episodes": Parameter("int", "episodes per evaluation", low=1),
+#: Of every run, and how often it is checkpointed; how many steps there are has to be said.
+NUMBERS: Settings = {
+    "total_timesteps": Setting(None, Parameter("int", "steps per run", low=1)),
+    "n_envs": Setting(8, Parameter("int", "environments per run", low=1)),
+    "evaluations": Setting(18, Parameter("int", "evaluations over training", low=1)),
+    "eval_episodes": Setting(10, Parameter("int", "episodes per evaluation", low=1)),
+    "checkpoint_every": Setting(25, Parameter("int", "iterations between two checkpoints", low=1)),
 }
-_NUMBERS = {**_SIZES, "checkpoint_every": Parameter("int", "iterations between two checkpoints", low=1)}
-_DEFAULT_NUMBERS = {"n_envs": 8, "evaluations": 18, "eval_episodes": 10, "checkpoint_every": 25}
+_SIZES = {name: setting for name, setting in NUMBERS.items() if name != "checkpoint_every"}
 _OTHERS = ("name", "description", "environments", "seeds")
 _TABLES = ("normalize", "parameters", "grid", "algorithms", "environment")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-DEFAULT_CHECKPOINT_EVERY = _DEFAULT_NUMBERS["checkpoint_every"]
 
 
 class StudyError(ValueError):
@@ -166,51 +166,44 @@ class _Reader:
             return None
 
     def values(
-        self,
-        where: tuple[str, ...],
-        table: Mapping[str, Any],
-        allowed: Mapping[str, Parameter],
-        others: tuple[str, ...] = (),
+        self, where: tuple[str, ...], table: Mapping[str, Any], allowed: Settings, *others: str
     ) -> dict[str, Any]:
         """The checked values in a table; what is neither allowed nor one of the others is a mistake."""
         for key in table:
             if key not in allowed and key not in others:
                 self.problem((*where, key), unknown(key, (*allowed, *others)))
-        return {key: self.value((*where, key), table[key], allowed[key]) for key in allowed if key in table}
+        given = {key: setting.parameter for key, setting in allowed.items() if key in table}
+        return {key: self.value((*where, key), table[key], parameter) for key, parameter in given.items()}
 
     def study(self) -> StudyPlan:
         content = self.content
-        numbers = {**_DEFAULT_NUMBERS, **self.values((), content, _NUMBERS, (*_OTHERS, *_TABLES))}
+        numbers = {**defaults(NUMBERS), **self.values((), content, NUMBERS, *_OTHERS, *_TABLES)}
         name = content.get("name", "")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             self.problem(("name",), "a study needs a name of letters, digits, dots, dashes and underscores")
         if "total_timesteps" not in content:
             self.problem(("total_timesteps",), "missing: how many steps is each run?")
         seeds, environments = self.seeds(), self.environments(numbers)
-        table = self.table(("normalize",), content.get("normalize", {}))
-        known = {key: setting.parameter for key, setting in NORMALIZE.items()}
-        normalize = {**defaults(NORMALIZE), **self.values(("normalize",), table, known)}
+        normalize = {**defaults(NORMALIZE), **self.values(("normalize",), self.table("normalize"), NORMALIZE)}
         settings = [(label, cls, setting) for label, cls, points in self.algorithms() for setting in points]
-        runs: list[RunConfig] = []
-        if not self.problems:
-            for (_, sizes, _), (label, cls, setting) in itertools.product(environments, settings):
-                try:
-                    check_together(cls, setting, sizes)
-                except ValueError as error:
-                    self.problem(("algorithms", label), str(error))
-        if not self.problems:
-            runs = [
-                RunConfig(
-                    env=env, env_kwargs=kwargs, algorithm=label, cls=cls, seed=seed,
-                    normalize=normalize, parameters=setting, **sizes,
-                )
-                for seed, (env, sizes, kwargs), (label, cls, setting) in itertools.product(
-                    seeds, environments, settings
-                )
-            ]  # fmt: skip
+        for (_, sizes, _), (label, cls, setting) in itertools.product(environments, settings):
+            if self.problems:
+                break
+            try:
+                check_together(cls, setting, sizes)
+            except ValueError as error:
+                self.problem(("algorithms", label), str(error))
+        grid = [] if self.problems else itertools.product(seeds, environments, settings)
+        runs = tuple(
+            RunConfig(
+                env=env, env_kwargs=kwargs, algorithm=label, cls=cls, seed=seed,
+                normalize=normalize, parameters=setting, **sizes,
+            )
+            for seed, (env, sizes, kwargs), (label, cls, setting) in grid
+        )  # fmt: skip
         if len({run.hash for run in runs}) < len(runs):
             self.problem(("grid",), "two runs have the same configuration")
-        return StudyPlan(str(name), self.text, tuple(runs), tuple(self.varied), numbers["checkpoint_every"])
+        return StudyPlan(str(name), self.text, runs, tuple(self.varied), numbers["checkpoint_every"])
 
     def seeds(self) -> list[int]:
         seeds = self.content.get("seeds", [0])
@@ -237,39 +230,40 @@ class _Reader:
             return []
         if len(set(names)) < len(names):
             self.problem(("environments",), "an environment appears twice")
-        tables = self.table(("environment",), self.content.get("environment", {}))
-        for name in tables:
+        for name in self.table("environment"):
             if name not in names:
                 self.problem(("environment", name), "is not in the list of environments")
         found = []
         for name in names:
             if (problem := environment_problem(name)) is not None:
                 self.problem(("environments",), problem)
-            where = ("environment", name)
-            table = self.table(where, tables.get(name, {}))
-            sizes = {key: numbers.get(key) for key in _SIZES} | self.values(where, table, _SIZES, ("kwargs",))
-            found.append((name, sizes, self.table((*where, "kwargs"), table.get("kwargs", {}))))
+            table = self.table("environment", name)
+            own = self.values(("environment", name), table, _SIZES, "kwargs")
+            sizes = {key: own.get(key, numbers[key]) for key in _SIZES}
+            found.append((name, sizes, self.table("environment", name, "kwargs")))
         return found
 
     def algorithms(self) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
         """Label, class and settings of each algorithm."""
-        common = self.table(("parameters",), self.content.get("parameters", {}))
-        grid = self.grid(("grid",), self.content.get("grid", {}))
-        algorithms = self.table(("algorithms",), self.content.get("algorithms", {}))
-        if not algorithms:
+        common, grid = self.table("parameters"), self.grid("grid")
+        if not self.table("algorithms"):
             self.problem(("algorithms",), "name at least one, e.g. [algorithms.sppo]")
         # Nothing that some class or surrogate of the study knows is a mistake in what is common to all.
         known = {key for cls in CLASSES for key in algorithm_settings(cls)} | {"surrogate"}
-        for label, table in algorithms.items():
-            where = ("algorithms", label)
-            own = dict(self.table(where, table))
+        for label in self.table("algorithms"):
+            own = dict(self.table("algorithms", label))
             cls = own.pop("class", "sppo")
             if cls not in CLASSES or not _NAME.fullmatch(label):
-                self.problem((*where, "class"), f"{cls!r} is none of {', '.join(CLASSES)}")
+                self.problem(("algorithms", label, "class"), f"{cls!r} is none of {', '.join(CLASSES)}")
                 continue
-            own_grid = self.grid((*where, "grid"), own.pop("grid", {}))
-            settings = self.known_settings(label, cls, {**common, **own})
-            if settings is None:
+            own.pop("grid", None)
+            own_grid = self.grid("algorithms", label, "grid")
+            surrogate = {**common, **own}.get("surrogate") if cls == "sppo" else None
+            try:
+                name = None if surrogate is None else checked("surrogate", surrogate, SURROGATE)
+                settings = algorithm_settings(cls, name)
+            except ValueError as error:
+                self.problem(self.home(label, "surrogate"), str(error))
                 continue
             known |= settings.keys()
             for key in (*own, *own_grid):
@@ -281,22 +275,12 @@ class _Reader:
                 )
             # What is common to the study holds where the algorithm knows it; TRPO has no clip, say.
             fixed = {key: value for key, value in {**common, **own}.items() if key in settings}
-            axes = {key: values for key, values in grid.items() if key not in own}
-            axes = {key: values for key, values in {**axes, **own_grid}.items() if key in settings}
+            axes = {key: values for key, values in grid.items() if key not in own} | own_grid
             yield label, cls, self.points(label, settings, fixed, axes)
         for name, shared in (("parameters", common), ("grid", grid)):
             for key in shared:
                 if key not in known:
                     self.problem((name, key), unknown(key, known))
-
-    def known_settings(self, label: str, cls: str, given: Mapping[str, Any]) -> Settings | None:
-        """What can be said about an algorithm, which depends on its surrogate."""
-        name = given.get("surrogate") if cls == "sppo" else None
-        try:
-            return algorithm_settings(cls, None if name is None else checked("surrogate", name, SURROGATE))
-        except ValueError as error:
-            self.problem(self.home(label, "surrogate"), str(error))
-            return None
 
     def points(
         self, label: str, settings: Settings, fixed: Mapping[str, Any], grid: Mapping[str, list[Any]]
@@ -309,7 +293,7 @@ class _Reader:
         values = {**defaults(settings), **{key: read(key, value) for key, value in fixed.items()}}
         if isinstance(values.get("policy_kwargs"), dict):
             values["policy_kwargs"] = {**settings["policy_kwargs"].default, **values["policy_kwargs"]}
-        axes = {key: [read(key, option) for option in options] for key, options in grid.items()}
+        axes = {key: [read(key, one) for one in options] for key, options in grid.items() if key in settings}
         self.varied.update(dict.fromkeys(axes))
         points = itertools.product(*axes.values())
         return [{**values, **dict(zip(axes, point, strict=True))} for point in points]
@@ -319,21 +303,22 @@ class _Reader:
         places = [("algorithms", label, "grid", key), ("algorithms", label, key), ("grid", key)]
         return next((place for place in places if place in self.lines), ("parameters", key))
 
-    def grid(self, where: tuple[str, ...], value: Any) -> dict[str, list[Any]]:
-        table = self.table(where, value)
-        axes = {}
-        for key, options in table.items():
+    def grid(self, *where: str) -> dict[str, list[Any]]:
+        axes = self.table(*where)
+        for key, options in axes.items():
             if not isinstance(options, list) or not options:
                 self.problem((*where, key), f"{options!r} is not a list of values")
-            else:
-                axes[key] = options
-        return axes
+        return {key: options for key, options in axes.items() if isinstance(options, list)}
 
-    def table(self, where: tuple[str, ...], value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            self.problem(where, "must be a table")
-            return {}
-        return value
+    def table(self, *where: str) -> dict[str, Any]:
+        """The table of this name; empty if there is none."""
+        found: Any = self.content
+        for depth, key in enumerate(where, start=1):
+            found = found.get(key, {})
+            if not isinstance(found, dict):
+                self.problem(where[:depth], "must be a table")
+                return {}
+        return found
 
 
 def _key_lines(text: str) -> Iterator[tuple[tuple[str, ...], int]]:

@@ -36,19 +36,17 @@ class Evaluator:
     def evaluate(self, model: OnPolicyAlgorithm, number: int) -> list[tuple[float, int]]:
         """Return and length of each episode of the evaluation with this number."""
         generators = capture_generators()
+        sequences = [np.random.SeedSequence([self._seed, number, one]) for one in range(self._episodes)]
+        seeds = [int(sequence.generate_state(1)[0]) for sequence in sequences]
         try:
-            found: list[tuple[float, int]] = []
-            while len(found) < self._episodes:
-                count = min(_SIDE_BY_SIDE, self._episodes - len(found))
-                numbers = range(len(found), len(found) + count)
-                seeds = [int(_seed(self._seed, number, episode)) for episode in numbers]
-                found += self._play(model, seeds)
-            return found
+            batches = range(0, len(seeds), _SIDE_BY_SIDE)
+            return [
+                played for first in batches for played in self._play(model, seeds[first:][:_SIDE_BY_SIDE])
+            ]
         finally:
             restore_generators(generators)
 
     def close(self) -> None:
-        """Close the environments."""
         for env, _ in self._pool:
             env.close()
         self._pool = []
@@ -57,37 +55,35 @@ class Evaluator:
         environments = self._environments(len(seeds))
         normalize = model.get_vec_normalize_env()
         observations = [env.reset(seed=seed)[0] for env, seed in zip(environments, seeds, strict=True)]
-        returns, lengths = np.zeros(len(seeds)), np.zeros(len(seeds), dtype=int)
+        returns, lengths = [0.0] * len(seeds), [0] * len(seeds)
         active = list(range(len(seeds)))
         while active:
             batch = _stack([observations[index] for index in active])
             if normalize is not None:
                 batch = normalize.normalize_obs(batch)
             actions, _ = model.predict(batch, deterministic=True)
-            still_active = []
-            for action, index in zip(actions, active, strict=True):
+            for action, index in zip(actions, list(active), strict=True):
                 observations[index], reward, terminated, truncated, _ = environments[index].step(action)
                 returns[index] += float(reward)
                 lengths[index] += 1
-                if not (terminated or truncated):
-                    still_active.append(index)
-            active = still_active
-        return [(float(total), int(length)) for total, length in zip(returns, lengths, strict=True)]
+                if terminated or truncated:
+                    active.remove(index)
+        return list(zip(returns, lengths, strict=True))
 
     def _environments(self, count: int) -> list[gym.Env]:
         """Environments as good as new."""
-        while len(self._pool) < count:
+        for index in range(count):
+            if index < len(self._pool):
+                env, pristine = self._pool[index]
+                if pristine is not None:
+                    restore_environment(env, pristine)
+                    continue
+                self._pool.pop(index)[0].close()
             env = self._make()
             try:
-                self._pool.append((env, capture_environment(env)))
+                self._pool.insert(index, (env, capture_environment(env)))
             except UncapturableError:
-                self._pool.append((env, None))
-        for index, (env, pristine) in enumerate(self._pool[:count]):
-            if pristine is not None:
-                restore_environment(env, pristine)
-            else:
-                env.close()
-                self._pool[index] = (self._make(), None)
+                self._pool.insert(index, (env, None))
         return [env for env, _ in self._pool[:count]]
 
 
@@ -131,21 +127,12 @@ class EvaluationCallback(BaseCallback):
         self._done = due
         episodes = self._evaluator.evaluate(self.model, due)  # type: ignore[arg-type]
         self._writer.evaluation(due, self.num_timesteps, episodes)
-        self._to_tensorboard(episodes)
-
-    def _to_tensorboard(self, episodes: list[tuple[float, int]]) -> None:
+        reward, length = np.mean(episodes, axis=0).tolist()
+        values: dict[str, Any] = {"eval/mean_reward": reward, "eval/mean_ep_length": length}
         # Not through logger.record, which would mix them with the values of the next iteration.
-        values: dict[str, Any] = {
-            "eval/mean_reward": float(np.mean([total for total, _ in episodes])),
-            "eval/mean_ep_length": float(np.mean([length for _, length in episodes])),
-        }
         for output in self.logger.output_formats:
             if isinstance(output, TensorBoardOutputFormat):
                 output.write(values, dict.fromkeys(values, ("",)), self.num_timesteps)
-
-
-def _seed(seed: int, number: int, episode: int) -> np.uint32:
-    return np.random.SeedSequence([seed, number, episode]).generate_state(1)[0]
 
 
 def _stack(observations: list[Any]) -> Any:

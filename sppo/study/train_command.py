@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -31,13 +30,15 @@ from sppo.records.parameters import (
     surrogate_of,
     surrogate_settings,
 )
-from sppo.study.definition import DEFAULT_CHECKPOINT_EVERY, StudyError, environment_problem
+from sppo.study.definition import NUMBERS, StudyError, environment_problem
 from sppo.study.execution import Options, Outcome, execute
 from sppo.study.local import single_threaded
 from sppo.study.overview import duration
 from sppo.study.stopping import Stopper
 
-_EVALUATIONS = 18
+_STEPS = Setting(1_000_000, NUMBERS["total_timesteps"].parameter)
+_SEED = Setting(0, Parameter("int", "seed of everything", low=0, high=2**32 - 1))
+_METAVARS = {"int": "N", "name": "NAME", "numbers": "WIDTH"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,7 +82,7 @@ def read_flags(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, R
     sizes = {
         "total_timesteps": args.steps,
         "n_envs": args.n_envs,
-        "evaluations": args.evaluations or max(1, min(_EVALUATIONS, args.steps // batch)),
+        "evaluations": args.evaluations or max(1, min(NUMBERS["evaluations"].default, args.steps // batch)),
         "eval_episodes": args.eval_episodes,
     }
     if (problem := environment_problem(args.env)) is not None:
@@ -110,66 +111,44 @@ def _parser() -> argparse.ArgumentParser:
         "--algorithm", metavar="LABEL", help="name in reports (default: sppo, ppo, smdpo, ...)"
     )
     parser.add_argument("--retry-failed", action="store_true", help="try again where DIR holds a failed run")
-    for flag, low, default, text in (
-        ("--steps", 0, 1_000_000, "total timesteps"),
-        ("--seed", 0, 0, "seed of everything"),
-        ("--n-envs", 1, 8, "environments"),
-        ("--evaluations", 1, None, "evaluations over training"),
-        ("--eval-episodes", 1, 10, "episodes of each"),
-        ("--checkpoint-every", 1, DEFAULT_CHECKPOINT_EVERY, "iterations between two checkpoints"),
-    ):
-        shown = _EVALUATIONS if default is None else default
-        parser.add_argument(
-            flag, type=_whole(low), default=default, metavar="N", help=f"{text} (default: {shown})"
-        )
+    others = {name: setting for name, setting in NUMBERS.items() if name != "total_timesteps"}
+    _add_flags(parser, {"steps": _STEPS, "seed": _SEED, **others})
+    # Unless it is said, as many as there are batches are enough.
+    parser.set_defaults(evaluations=None)
     return parser
 
 
-def _add_flags(group: argparse._ArgumentGroup, settings: Settings, prefix: str = "") -> None:
+def _add_flags(group: argparse._ActionsContainer, settings: Settings, prefix: str = "") -> None:
     for name, (default, parameter) in settings.items():
-        shown = (
-            NONE if default is None else " ".join(map(str, default)) if isinstance(default, list) else default
-        )
-        options: dict[str, Any] = {"default": default, "help": f"{parameter.help} (default: {shown})"}
+        shown = " ".join(map(str, default)) if isinstance(default, list) else default
+        options: dict[str, Any] = {"default": default, "metavar": _METAVARS.get(parameter.kind, "X")}
+        options["help"] = f"{parameter.help} (default: {NONE if default is None else shown})"
         if parameter.kind == "bool":
+            del options["metavar"]
             options["action"] = argparse.BooleanOptionalAction
         elif parameter.kind == "choice":
-            options["choices"] = parameter.choices
+            options.update(choices=parameter.choices, metavar=None)
         elif parameter.kind == "numbers":
-            options.update(type=_whole(1), nargs="+", metavar="WIDTH")
+            options.update(type=_reader(name, Parameter("int", "", low=1)), nargs="+")
         else:
-            metavar = {"int": "N", "name": "NAME"}.get(parameter.kind, "X")
-            options.update(type=_reader(name, parameter), metavar=metavar)
+            options["type"] = _reader(name, parameter)
         group.add_argument("--" + (prefix + name).replace("_", "-"), dest=prefix + name, **options)
 
 
 def _reader(name: str, parameter: Parameter) -> Callable[[str], Any]:
-    """From the text after a flag to the value, checked."""
+    """From the text after a flag to the value, checked; ``1e6`` is a whole number."""
 
     def read(text: str) -> Any:
         value: Any = text
         if parameter.kind != "name" and text != NONE and not text.startswith(LINEAR):
             with contextlib.suppress(ValueError):
-                value = int(text) if parameter.kind == "int" else float(text)
+                value = float(text)
+                if parameter.kind == "int":
+                    value = (int(text) if text.isdigit() else int(value)) if value.is_integer() else text
         try:
             return checked(name, value, parameter)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
-
-    return read
-
-
-def _whole(low: int) -> Callable[[str], int]:
-    """Reads whole numbers from ``low`` on; ``1e6`` is one."""
-
-    def read(text: str) -> int:
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not number.is_integer() or number < low:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} on")
-        return int(text) if text.isdigit() else int(number)
 
     return read
 
@@ -186,23 +165,20 @@ class _Progress:
         self._shown = 0.0
 
     def __call__(self, timesteps: int) -> None:
-        now = time.monotonic()
+        now, total = time.monotonic(), self._config.total_timesteps
         if self._first is None:
-            self._first = (now, timesteps)
+            self._first, self._shown = (now, timesteps), now
             begun = "going on" if timesteps else "beginning"
             print(f"{self._config.describe()}: {begun} at step {timesteps} in {self._directory}", flush=True)
-        elif now - self._shown < self.SECONDS and timesteps < self._config.total_timesteps:
+        began, first = self._first
+        if timesteps == first or (now - self._shown < self.SECONDS and timesteps < total):
             return
         self._shown = now
-        began, first = self._first
-        if timesteps == first:
-            return
         rate = (timesteps - first) / (now - began)
-        left = max(0, self._config.total_timesteps - timesteps) / rate
+        left = duration(max(0, total - timesteps) / rate)
         returns = run_files.read_evaluations(self._directory).returns
         evaluated = f", return {returns[-1]:.4g}" if len(returns) else ""
-        total = self._config.total_timesteps
-        print(f"{timesteps}/{total} steps, {rate:.0f}/s, ETA {duration(left)}{evaluated}", flush=True)
+        print(f"{timesteps}/{total} steps, {rate:.0f}/s, ETA {left}{evaluated}", flush=True)
 
 
 def _conclude(outcome: Outcome, directory: Path) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch as th
+from sb3_contrib import TRPO
 from stable_baselines3.common import logger as sb3_logger
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.monitor import Monitor
@@ -65,13 +66,11 @@ def train(
         report(f"{config.env} cannot be resumed exactly; if interrupted, its episodes start again: {reason}")
     model = _take_up(config, writer, report, begin_again)
     evaluator = Evaluator(lambda: make_environment(config), config.seed, config.eval_episodes)
-    checkpointing = _GuardedCheckpoints(config, writer, checkpoint_every)
     callbacks = CallbackList(
         [
             _ProgressCallback(progress),
             EvaluationCallback(evaluator, writer, config.evaluations, config.total_timesteps),
-            checkpointing,
-            _StopCallback(stop, checkpointing),
+            _Checkpoints(config, writer, checkpoint_every, stop),
         ]
     )
     try:
@@ -88,7 +87,7 @@ def train(
 
 
 def make_environment(config: RunConfig) -> gym.Env:
-    """One environment of a run, unwrapped by anything that training needs."""
+    """One environment of a run, without the wrappers of its training."""
     return gym.make(config.env, **config.env_kwargs)
 
 
@@ -116,12 +115,7 @@ def make_vector(config: RunConfig) -> VecEnv:
 
 
 def algorithm_class(config: RunConfig) -> type[OnPolicyAlgorithm]:
-    """The class that trains this run."""
-    if config.cls == "trpo":
-        from sb3_contrib import TRPO
-
-        return TRPO
-    return SPPO
+    return TRPO if config.cls == "trpo" else SPPO
 
 
 def make_model(config: RunConfig) -> OnPolicyAlgorithm:
@@ -189,13 +183,21 @@ def _go_on(config: RunConfig, writer: RunWriter, checkpoint: Path) -> OnPolicyAl
     return model
 
 
-class _GuardedCheckpoints(ExactCheckpointCallback):
-    """Checkpoints of one run, written only while the run's directory is its own."""
+class _Checkpoints(ExactCheckpointCallback):
+    """Checkpoints of one run, written only while its directory is its own; one more when asked to stop."""
 
-    def __init__(self, config: RunConfig, writer: RunWriter, every: int) -> None:
+    def __init__(self, config: RunConfig, writer: RunWriter, every: int, stop: Callable[[], bool]) -> None:
         table = writer.directory / EVALUATIONS
         super().__init__(writer.directory / CHECKPOINTS, every, tables=[table], identity=config.hash)
         self._guard = writer.guard
+        self._stop = stop
+
+    def _on_rollout_start(self) -> None:
+        super()._on_rollout_start()
+        if self._stop():
+            if self.num_timesteps > 0:
+                self.save()
+            raise Interrupted
 
     def save(self) -> Path:
         self._guard()
@@ -221,10 +223,15 @@ class _ProgressCallback(BaseCallback):
             self._require_finite(tensor, f"the weights {name}")
         self._progress(self.num_timesteps)
 
+    _on_training_end = _on_rollout_start
+
     def _on_rollout_end(self) -> None:
         # Before the update: what is not a number here would be everywhere after it.
         returns = self.model.rollout_buffer.returns  # type: ignore[attr-defined]
         self._require_finite(th.as_tensor(returns), "rewards or values")
+
+    def _on_step(self) -> bool:
+        return True
 
     def _require_finite(self, numbers: th.Tensor, what: str) -> None:
         if not th.isfinite(numbers).all():
@@ -233,27 +240,3 @@ class _ProgressCallback(BaseCallback):
                 "that is not a number, or the training has diverged (a smaller learning_rate, clip_range "
                 "or n_epochs may help)"
             )
-
-    def _on_training_end(self) -> None:
-        self._on_rollout_start()
-
-    def _on_step(self) -> bool:
-        return True
-
-
-class _StopCallback(BaseCallback):
-    """Ends the training between two iterations, after a checkpoint, when asked to."""
-
-    def __init__(self, stop: Callable[[], bool], checkpoints: ExactCheckpointCallback) -> None:
-        super().__init__()
-        self._stop = stop
-        self._checkpoints = checkpoints
-
-    def _on_rollout_start(self) -> None:
-        if self._stop():
-            if self.num_timesteps > 0:
-                self._checkpoints.save()
-            raise Interrupted
-
-    def _on_step(self) -> bool:
-        return True

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sppo.study.definition import StudyError, parse_plan
+from sppo.surrogates import REGISTRY, Surrogate
 from tests.study.runner_processes import PYTHONPATH
 
 MODULE = '''
@@ -60,6 +61,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my_spo.py").write_text(MODULE)
     (tmp_path / "study.toml").write_text(STUDY)
     monkeypatch.chdir(tmp_path)
+    # The name is another class's again afterwards.
+    monkeypatch.setitem(REGISTRY, "spo", REGISTRY.get("spo", Surrogate))
     return tmp_path
 
 

@@ -94,15 +94,24 @@ def test_impossible_flags_are_named(flags: list[str], message: str, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    "flags", [["--seed", "x"], ["--seed", "-1"], ["--seed", "1.5"], ["--steps", "many"], ["--n-envs", "0"]]
+    ("flag", "text", "message"),
+    [
+        ("--seed", "x", "'x' is not a whole number"),
+        ("--seed", "-1", "-1 is too small: must be at least 0"),
+        ("--seed", "1.5", "'1.5' is not a whole number"),
+        ("--seed", "1e10", "10000000000 is too large"),
+        ("--steps", "many", "'many' is not a whole number"),
+        ("--n-envs", "0", "0 is too small: must be at least 1"),
+        ("--net-arch", "0", "0 is too small: must be at least 1"),
+    ],
 )
-def test_numbers_that_are_none_are_named(flags: list[str], capsys: pytest.CaptureFixture) -> None:
+def test_numbers_that_are_none_are_named(
+    flag: str, text: str, message: str, capsys: pytest.CaptureFixture
+) -> None:
     with pytest.raises(SystemExit) as end:
-        main(["--env", "CartPole-v1", *flags])
+        main(["--env", "CartPole-v1", flag, text])
     assert end.value.code == 2
-    low = 1 if flags[0] == "--n-envs" else 0
-    message = f"argument {flags[0]}: {flags[1]!r} is not a whole number from {low} on"
-    assert message in capsys.readouterr().err
+    assert f"argument {flag}: {message}" in capsys.readouterr().err
 
 
 def test_large_numbers_may_be_written_short(tmp_path: Path) -> None:
