@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sppo.exact import SweepResult
-from sppo.figures.figure import Figure, Row, Table, Tables, best_rows, setting_text, stack, where
-from sppo.figures.grids import (
-    COLORS,
-    LABELS,
-    OBJECTIVES,
-    TITLES,
-    WIDTHS,
-    grids,
-    limits,
-    optimal_value,
-    swept,
-    thinned,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as MplFigure
+from sppo.figures import grids
+from sppo.figures.figure import Axes, Figure, Picture, Row, Table, Tables, panels, stack, where
+from sppo.figures.grids import COLORS, COLUMNS, LABELS, OBJECTIVES, TITLES, WIDTHS
 
 #: variant -> (method, Armijo test, swept parameter, row of the figure, line style, label)
 VARIANTS = {
@@ -33,7 +18,6 @@ VARIANTS = {
     "line_search_published": ("line_search", "published", "eta", 1, "--", ""),
     "constrained": ("constrained", "", "delta", 2, "-", "Constrained + line search"),
 }
-COLUMNS = (10, 100, 1000)
 
 
 def _grid_rows(result: SweepResult, base: Row) -> list[Row]:
@@ -53,20 +37,19 @@ def compute(environment: str, quick: bool, progress: bool) -> dict[str, Table]:
         for objective in OBJECTIVES:
             base: Row = {"variant": variant, "objective": objective}
             results = {}
-            for m in grids(environment, quick).inner_steps:
+            for m in grids.grids(environment, quick).inner_steps:
                 # the trust region saturates after a few steps; the paper did not run it with m = 1000 either
                 if method != "constrained" or m <= 100:
-                    results[m] = swept(environment, objective, method, m, quick, progress, test)
+                    results[m] = grids.swept(environment, objective, method, m, quick, progress, test)
                     grid += _grid_rows(results[m], {**base, "inner_steps": m})
             m = max(results, key=lambda m: (round(results[m].best_value, 8), results[m].best_curve.mean()))
-            base |= {"inner_steps": m, "setting": setting_text(results[m].best_setting)}
-            curve = results[m].best_curve
-            curves += [{**base, "iteration": t, "value": curve[t]} for t in thinned(curve.size)]
+            base |= {"inner_steps": m, "setting": grids.setting_text(results[m].best_setting)}
+            curves += grids.curve_rows(base, results[m].best_curve)
     return {
-        "sensitivity": stack(best_rows(grid, "variant", "objective", "inner_steps", "parameter_value")),
+        "sensitivity": stack(grids.best_rows(grid, "variant", "objective", "inner_steps", "parameter_value")),
         "grid": stack(grid),
         "curves": stack(curves),
-        "optimum": {"optimal_value": [optimal_value(environment)]},
+        "optimum": {"optimal_value": [grids.optimal_value(environment)]},
     }
 
 
@@ -77,15 +60,13 @@ def _plot(axes: Axes, style: str, rows: Table, x: str, y: str, marker: str = "")
         axes.plot(part[x], part[y], style, color=color, linewidth=width, marker=marker, markersize=3)
 
 
-def draw(environment: str, tables: Tables) -> MplFigure:
+def draw(environment: str, tables: Tables) -> Picture:
     """Rows: variants; columns: m = 10, 100, 1000, then the best curves. Dashed: the published Armijo test."""
-    import matplotlib.pyplot as plt
     from matplotlib.lines import Line2D
 
     sensitivity, curves = tables["sensitivity"], tables["curves"]
-    optimum = float(np.asarray(tables["optimum"]["optimal_value"])[0])
     columns = [m for m in COLUMNS if m in np.asarray(sensitivity["inner_steps"])]
-    figure, grid = plt.subplots(3, len(columns) + 1, figsize=(4 * (len(columns) + 1), 9.5), squeeze=False)
+    figure, grid = panels(3, len(columns) + 1, 4 * (len(columns) + 1), 9.5)
     for variant, (_, _, parameter, row, style, label) in VARIANTS.items():
         for axes, m in zip(grid[row], columns, strict=False):
             rows = where(sensitivity, variant=variant, inner_steps=m)
@@ -98,13 +79,11 @@ def draw(environment: str, tables: Tables) -> MplFigure:
                 axes.text(0.5, 0.5, "not run: saturated at m = 10", ha="center", transform=axes.transAxes)
                 axes.set_xticks([])
         _plot(grid[row][-1], style, where(curves, variant=variant), "iteration", "value")
-        grid[row][-1].set_xlabel("iteration")
-        grid[row][-1].set_title("best setting of each")
+        grid[row][-1].set(xlabel="iteration", title="best setting of each")
         if label:
             grid[row][0].set_ylabel(f"{label}\n" + r"$J(\pi)$ at the end")
     for axes in grid.flat:
-        axes.axhline(optimum, color="black", linewidth=0.8)
-        axes.set_ylim(*limits(environment, optimum))
+        grids.finish(axes, environment, tables["optimum"]["optimal_value"][0])
     handles = [
         Line2D([], [], color=COLORS[o], linewidth=WIDTHS[o], marker="o", markersize=3, label=LABELS[o])
         for o in OBJECTIVES
@@ -112,9 +91,8 @@ def draw(environment: str, tables: Tables) -> MplFigure:
     published = "Armijo test on J alone, as published (row 2)"
     handles.append(Line2D([], [], color="gray", linestyle="--", label=published))
     handles.append(Line2D([], [], color="black", linewidth=0.8, label="optimal value"))
-    figure.legend(handles=handles, loc="lower center", ncols=5)
+    figure.legend(handles=handles, loc="outside lower center", ncols=5)
     figure.suptitle(f"{TITLES[environment]}: three objectives, three ways of optimising them")
-    figure.tight_layout(rect=(0, 0.03, 1, 1))
     return figure
 
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sppo.bandits import ALGORITHMS, BanditResult, mean_half_width, simulate
-from sppo.figures.figure import Figure, Row, Table, Tables, stack, where
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as MplFigure
+from sppo.figures.figure import Axes, Figure, Picture, Row, Table, Tables, panels, stack, where
 
 #: The paper's names in its legend, with the colours used here.
 LABELS = {
@@ -57,18 +52,19 @@ def compute(quick: bool, progress: bool) -> dict[str, Table]:
 
 
 def _curve_rows(result: BanditResult) -> list[Row]:
-    lower, upper = result.interval()
-    best, names = result.best, ("round", "regret", "lower", "upper")
-    columns = (result.rounds, result.mean[best], lower[best], upper[best])
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return [{"eta": result.best_eta, **dict(zip(names, row, strict=True))} for row in rows]
+    ends = [values[result.best] for values in (result.mean, *result.interval())]
+    return [
+        {"eta": result.best_eta, "round": after, "regret": regret, "lower": lower, "upper": upper}
+        for after, regret, lower, upper in zip(result.rounds, *ends, strict=True)
+    ]
 
 
 def _grid_rows(result: BanditResult) -> list[Row]:
-    names = ("eta", "final_regret", "lower", "upper")
-    ends = (values[:, -1].tolist() for values in (result.mean, *result.interval()))
-    rows = [dict(zip(names, row, strict=True)) for row in zip(result.eta.tolist(), *ends, strict=True)]
-    return [{"eta": row["eta"], "horizon": result.horizon, **row} for row in rows]
+    ends = [values[:, -1] for values in (result.mean, *result.interval())]
+    return [
+        {"eta": eta, "horizon": result.horizon, "final_regret": regret, "lower": lower, "upper": upper}
+        for eta, regret, lower, upper in zip(result.eta, *ends, strict=True)
+    ]
 
 
 def _summary_row(
@@ -88,43 +84,31 @@ def _summary_row(
     return row
 
 
-def draw(tables: Tables) -> MplFigure:
+def draw(tables: Tables) -> Picture:
     """Two rows (easy, hard) by three columns (2, 10, 100 arms): mean regret and its 95% interval."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(
-        len(GAPS), len(HORIZONS), figsize=(11, 6), layout="constrained", squeeze=False
-    )
-    for row, (difficulty, gap) in enumerate(GAPS.items()):
-        for column, arms in enumerate(HORIZONS):
-            axis = axes[row, column]
-            _draw_panel(axis, where(tables["curves"], difficulty=difficulty, arms=arms))
-            axis.set_title(f"{difficulty} (Δ = {gap:g}), {arms} arms")
-            if row == len(GAPS) - 1:
-                axis.set_xlabel("round")
-            if column == 0:
-                axis.set_ylabel("average regret")
+    figure, grid = panels(len(GAPS), len(HORIZONS), 11, 6)
+    for axes, (difficulty, arms) in zip(grid.flat, product(GAPS, HORIZONS), strict=True):
+        _draw_panel(axes, where(tables["curves"], difficulty=difficulty, arms=arms))
+        axes.set_title(f"{difficulty} (Δ = {GAPS[difficulty]:g}), {arms} arms")
+    for axes in grid[-1]:
+        axes.set_xlabel("round")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("average regret")
     return figure
 
 
-def _draw_panel(axis: Axes, curves: Table) -> None:
+def _draw_panel(axes: Axes, curves: Table) -> None:
     for algorithm, (label, colour) in LABELS.items():
         curve = where(curves, algorithm=algorithm)
-        axis.plot(curve["round"], curve["regret"], color=colour, label=f"{label}, η = {curve['eta'][0]:g}")
-        axis.fill_between(
-            curve["round"], curve["lower"], curve["upper"], color=colour, alpha=0.2, linewidth=0
-        )
-    axis.set_xlim(0, np.max(curves["round"]))
-    axis.set_ylim(bottom=0)
-    axis.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
-    axis.legend(loc="upper left", fontsize="small", frameon=False)
+        rounds, lower, upper = curve["round"], curve["lower"], curve["upper"]
+        axes.plot(rounds, curve["regret"], color=colour, label=f"{label}, η = {curve['eta'][0]:g}")
+        axes.fill_between(rounds, lower, upper, color=colour, alpha=0.2, linewidth=0)
+    axes.set_xlim(0, np.max(curves["round"]))
+    axes.set_ylim(bottom=0)
+    axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
+    axes.legend(loc="upper left", fontsize="small", frameon=False)
 
 
 FIGURES = [
-    Figure(
-        "bandit",
-        "regret of sEXP3, IWEXP3 and LBIWEXP3, easy and hard, 2 to 100 arms",
-        compute,
-        draw,
-    )
+    Figure("bandit", "regret of sEXP3, IWEXP3 and LBIWEXP3, easy and hard, 2 to 100 arms", compute, draw)
 ]

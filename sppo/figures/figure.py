@@ -1,8 +1,7 @@
 """What a figure is: numbers first (named tables), a picture drawn from nothing but those tables.
 
-A figure module exposes ``FIGURES``. ``compute`` does all the work and returns plain
-tables; ``draw`` turns tables into a matplotlib figure and must not compute results, so that a picture can
-be redrawn from its committed CSV files.
+A figure module exposes ``FIGURES``. ``compute`` does all the work and returns plain tables; ``draw`` must not
+compute results, so that a picture can be redrawn from its committed CSV files.
 """
 
 from __future__ import annotations
@@ -17,7 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as MplFigure
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Picture
+else:  # matplotlib is imported when something is drawn
+    Axes = Picture = Any
 
 Row = dict[str, Any]
 #: A table: column name -> equal-length one-dimensional column (numbers or strings).
@@ -38,7 +40,15 @@ class Figure:
     name: str
     title: str
     compute: Callable[[bool, bool], dict[str, Table]]
-    draw: Callable[[Tables], MplFigure]
+    draw: Callable[[Tables], Picture]
+
+
+def panels(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Picture, Any]:
+    """A picture and its axes, an array of shape (rows, columns)."""
+    import matplotlib.pyplot as plt
+
+    options |= {"figsize": (width, height), "layout": "constrained"}
+    return plt.subplots(rows, columns, squeeze=False, **options)
 
 
 def write_table(table: Table, path: Path) -> None:
@@ -78,21 +88,6 @@ def where(table: Table, **equals: Any) -> dict[str, npt.NDArray[Any]]:
     for name, value in equals.items():
         keep &= columns[name] == value
     return {name: column[keep] for name, column in columns.items()}
-
-
-def best_rows(rows: Sequence[Row], *keys: str) -> list[Row]:
-    """Of all rows that agree in ``keys`` the first with the highest ``final_value``."""
-    best: dict[tuple[Any, ...], Row] = {}
-    for row in rows:
-        group = tuple(row[key] for key in keys)
-        if group not in best or row["final_value"] > best[group]["final_value"]:
-            best[group] = row
-    return list(best.values())
-
-
-def setting_text(setting: Row) -> str:
-    """Hyper-parameters in one cell."""
-    return ", ".join(f"{name}={value:g}" for name, value in setting.items())
 
 
 def stack(rows: Sequence[Row]) -> dict[str, npt.NDArray[Any]]:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from sppo.exact import SweepResult, TabularMDP, cliff_world, deep_sea_treasure, sweep
+from sppo.exact.evaluation import Array
+from sppo.figures.figure import Axes, Row
 
 OBJECTIVES = ("smdpo", "mdpo", "trpo")
 LABELS = {"smdpo": "sMDPO", "mdpo": "MDPO", "trpo": "TRPO", "ppo": "PPO"}
 COLORS = {"smdpo": "tab:blue", "mdpo": "tab:red", "trpo": "tab:green", "ppo": "tab:orange"}
+#: The numbers of inner steps with a panel of their own.
+COLUMNS = (10, 100, 1000)
 #: Curves often coincide: thin lines are drawn over thick ones.
 WIDTHS = {"smdpo": 4.0, "mdpo": 2.4, "trpo": 1.1, "ppo": 1.5}
 TITLES = {"cliffworld": "CliffWorld", "deepseatreasure": "DeepSeaTreasure"}
 
 
-@dataclass(frozen=True)
-class Grids:
+class Grids(NamedTuple):
     """What is swept for one environment."""
 
     iterations: int
@@ -89,12 +90,29 @@ def optimal_value(name: str) -> float:
     return environment(name).optimal().value
 
 
-def limits(name: str, optimum: float) -> tuple[float, float]:
-    """Of the axis of J."""
-    return (-0.02 if name == "cliffworld" else 0.0, optimum * 1.06)
+def best_rows(rows: Sequence[Row], *keys: str) -> list[Row]:
+    """Of all rows that agree in ``keys`` the first with the highest ``final_value``."""
+    best: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        group = tuple(row[key] for key in keys)
+        if group not in best or row["final_value"] > best[group]["final_value"]:
+            best[group] = row
+    return list(best.values())
 
 
-def thinned(iterations: int, points: int = 400) -> list[int]:
-    """About ``points`` of the iterations 0 ... iterations - 1, evenly spaced, first and last included."""
-    step = max(1, iterations // points)
-    return np.unique(np.append(np.arange(0, iterations, step), iterations - 1)).tolist()
+def setting_text(setting: Row) -> str:
+    """Hyper-parameters in one cell."""
+    return ", ".join(f"{name}={value:g}" for name, value in setting.items())
+
+
+def curve_rows(base: Row, curve: Array, points: int = 400) -> list[Row]:
+    """About ``points`` of the iterations of a learning curve, evenly spaced, first and last included."""
+    last = curve.size - 1
+    times = sorted({*range(0, curve.size, max(1, curve.size // points)), last})
+    return [{**base, "iteration": t, "value": curve[t]} for t in times]
+
+
+def finish(axes: Axes, name: str, optimum: float, style: str = "-", **labels: Any) -> None:
+    """The optimal value as a line, and an axis of J that ends a little above it."""
+    axes.axhline(optimum, color="black", linewidth=0.8, linestyle=style)
+    axes.set(ylim=(-0.02 if name == "cliffworld" else 0.0, optimum * 1.06), **labels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,11 +13,7 @@ from sppo.exact.value_gradient import (
     lower_bound_eta,
     value_gradient_ascent,
 )
-from sppo.figures.figure import Figure, Table, Tables, stack, where
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as MplFigure
+from sppo.figures.figure import Axes, Figure, Picture, Row, Table, Tables, panels, stack, where
 
 #: Two axes of unequal mass: with one action, G would be a number and η = 1/λ(G) exactly policy iteration.
 PROBLEM = double_integrator(masses=(1.0, 3.0))
@@ -39,9 +35,9 @@ def compute(quick: bool, progress: bool) -> dict[str, Table]:
     """Tables ``curves``, ``steps`` (final gap per constant step size), ``update`` (one update as η grows)."""
     iterations = 50 if quick else 300
     grid = np.logspace(-7, 2, 31 if quick else 61)
-    curves: list[dict[str, Any]] = []
-    steps: list[dict[str, Any]] = []
-    update: list[dict[str, Any]] = []
+    curves: list[Row] = []
+    steps: list[Row] = []
+    update: list[Row] = []
     for kind, scale in SCALES.items():
         if progress:
             print(f"lqr: {kind}", flush=True)
@@ -71,7 +67,7 @@ def _gaps(start: LinearGaussianPolicy, method: str, iterations: int, settings: d
     return ((best - result.values) / abs(best)).tolist()
 
 
-def _update_rows(kind: str, start: LinearGaussianPolicy, points: int) -> list[dict[str, Any]]:
+def _update_rows(kind: str, start: LinearGaussianPolicy, points: int) -> list[Row]:
     """J and ℓ at the maximiser of the surrogate, from below the guaranteed η to above the improving one."""
     evaluation = PROBLEM.evaluate(start)
     guaranteed, improving = lower_bound_eta(evaluation), improvement_eta(evaluation)
@@ -83,42 +79,26 @@ def _update_rows(kind: str, start: LinearGaussianPolicy, points: int) -> list[di
             value = PROBLEM.evaluate(updated).value
         except UnstablePolicyError:
             value = -np.inf
-        rows.append(
-            {
-                "kind": kind,
-                "eta": float(eta),
-                "value_gain": value - evaluation.value,
-                "surrogate_gain": surrogate.value(updated) - evaluation.value,
-                "guaranteed_eta": guaranteed,
-                "improving_eta": improving,
-            }
-        )
+        row: Row = {"kind": kind, "eta": float(eta), "value_gain": value - evaluation.value}
+        row["surrogate_gain"] = surrogate.value(updated) - evaluation.value
+        rows.append({**row, "guaranteed_eta": guaranteed, "improving_eta": improving})
     return rows
 
 
-def draw(tables: Tables) -> MplFigure:
+def draw(tables: Tables) -> Picture:
     """Top: learning curves, deterministic and stochastic. Bottom: step sizes; one update as η grows."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
+    figure, axes = panels(2, 2, 11, 8)
     for axis, kind in zip(axes[0], SCALES, strict=True):
-        _draw_curves(axis, where(tables["curves"], kind=kind))
-        axis.set_title(f"{kind} value gradient")
+        for position, label in enumerate(CURVES):
+            curve = where(tables["curves"], kind=kind, curve=label)
+            axis.plot(curve["iteration"], curve["gap"], label=label, color=f"C{position}")
+        axis.set(yscale="log", xlabel="iteration", ylabel="(J* − J) / |J*|", title=f"{kind} value gradient")
+        axis.set_ylim(bottom=1e-10)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize="small", frameon=False)
     _draw_steps(axes[1, 0], tables["steps"])
     _draw_update(axes[1, 1], where(tables["update"], kind="stochastic"))
     return figure
-
-
-def _draw_curves(axis: Axes, table: Table) -> None:
-    for position, label in enumerate(CURVES):
-        curve = where(table, curve=label)
-        axis.plot(curve["iteration"], curve["gap"], label=label, color=f"C{position}")
-    axis.set_yscale("log")
-    axis.set_ylim(bottom=1e-10)
-    axis.set_xlabel("iteration")
-    axis.set_ylabel("(J* − J) / |J*|")
 
 
 def _draw_steps(axis: Axes, table: Table) -> None:
@@ -131,24 +111,18 @@ def _draw_steps(axis: Axes, table: Table) -> None:
             axis.plot(rows["step"], gap, style, color=colour, label=f"{label} ({kind})")
             last = np.flatnonzero(finite)[-1]
             axis.plot(rows["step"][last], gap[last], "x", color=colour)
-    axis.set_xscale("log")
-    axis.set_yscale("log")
+    axis.set(xscale="log", yscale="log", title="sensitivity to the step size", ylabel="final (J* − J) / |J*|")
     axis.set_xlabel("constant step size (×: beyond it, updates leave the stable policies)")
-    axis.set_ylabel("final (J* − J) / |J*|")
-    axis.set_title("sensitivity to the step size")
     axis.legend(fontsize="small")
 
 
-def _draw_update(axis: Axes, table: Table) -> None:
-    rows = where(table)
+def _draw_update(axis: Axes, rows: Table) -> None:
     axis.plot(rows["eta"], rows["value_gain"], label=r"$J(\pi_{t+1}) - J(\pi_t)$", color="C4")
     axis.plot(rows["eta"], rows["surrogate_gain"], "--", label=r"$\ell_t(\pi_{t+1}) - J(\pi_t)$", color="C3")
     axis.axvline(rows["guaranteed_eta"][0], color="grey", linestyle=":", label="guaranteed η")
     axis.axvline(rows["improving_eta"][0], color="black", linestyle=":", label="η = 2/λ(G)")
-    axis.set_xscale("log")
     largest = np.max(rows["value_gain"])
-    axis.set_ylim(-0.3 * largest, 2 * largest)
-    axis.set_xlabel("η")
+    axis.set(xscale="log", xlabel="η", ylim=(-0.3 * largest, 2 * largest))
     axis.set_title("one exact update from the stochastic start, by η")
     axis.legend(fontsize="small", loc="upper left")
 

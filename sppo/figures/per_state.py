@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from sppo.exact import TabularMDP, cliff_world, deep_sea_treasure, from_gymnasium, solve, sweep, theory
-from sppo.figures.figure import Figure, Table, Tables, stack, where
+from sppo.figures.figure import Figure, Picture, Row, Table, Tables, panels, stack, where
 from sppo.figures.grids import powers
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as MplFigure
 
 #: In drawing order: the dashed line comes last, since it may coincide with another.
 STYLES = {
@@ -41,40 +36,25 @@ def _tuned(mdp: TabularMDP, quick: bool, progress: bool) -> float:
 def compute(quick: bool, progress: bool) -> dict[str, Table]:
     """``curves`` of closed-form sMDPO with each step size, and a ``summary`` of when they arrive."""
     iterations = 5_000 if quick else 100_000
+    times = (np.unique(np.geomspace(1, iterations, 300).astype(int)) - 1).tolist()
     curves, summary = [], []
     for name, mdp in _problems().items():
         optimum = mdp.optimal().value
-        uniform = theory.softmax_step_size(mdp)
-        tuned = _tuned(mdp, quick, progress)
-        steps: dict[str, float | str] = {"uniform": uniform, "per-state": "per-state", "tuned": tuned}
         start = mdp.evaluate(np.full(mdp.reward.shape, 1.0 / mdp.n_actions))
+        uniform, tuned = theory.softmax_step_size(mdp), _tuned(mdp, quick, progress)
+        steps: dict[str, float | str] = {"uniform": uniform, "per-state": "per-state", "tuned": tuned}
         for kind, eta in steps.items():
-            result = solve(mdp, "smdpo", "closed_form", iterations=iterations, eta=eta)
-            first = (
-                theory.per_state_step_size(mdp, start) if isinstance(eta, str) else np.full(start.v.size, eta)
-            )
-            arrival = {
-                f"iterations_to_{share}_percent": _first(result.values >= share / 100 * optimum)
-                for share in (50, 90, 99)
-            }
-            summary.append(
-                {
-                    "environment": name,
-                    "step": kind,
-                    "eta_first": float(first.min()),
-                    "eta_first_largest": float(first[start.occupancy > 0].max()),
-                    "value_at_2000": result.values[min(TUNING_ITERATIONS, iterations) - 1],
-                    "final_value": result.values[-1],
-                    "optimal_value": optimum,
-                    **arrival,
-                    "monotone": bool(np.all(np.diff(result.values) >= -1e-9)),
-                }
-            )
-            at = np.unique(np.geomspace(1, iterations, 300).astype(int)) - 1
-            curves += [
-                {"environment": name, "step": kind, "iteration": t, "value": result.values[t]}
-                for t in at.tolist()
-            ]
+            values = solve(mdp, "smdpo", "closed_form", iterations=iterations, eta=eta).values
+            first = 1.0 / theory.resolve_eta(mdp, start, eta)
+            row: Row = {"environment": name, "step": kind}
+            row["eta_first"] = float(first.min())
+            row["eta_first_largest"] = float(first[start.occupancy > 0].max())
+            row["value_at_2000"] = values[min(TUNING_ITERATIONS, iterations) - 1]
+            row |= {"final_value": values[-1], "optimal_value": optimum}
+            for share in (50, 90, 99):
+                row[f"iterations_to_{share}_percent"] = _first(values >= share / 100 * optimum)
+            summary.append({**row, "monotone": bool(np.all(np.diff(values) >= -1e-9))})
+            curves += [{"environment": name, "step": kind, "iteration": t, "value": values[t]} for t in times]
     return {"curves": stack(curves), "summary": stack(summary)}
 
 
@@ -83,13 +63,11 @@ def _first(reached: np.ndarray) -> int:
     return int(reached.argmax()) if reached.any() else -1
 
 
-def draw(tables: Tables) -> MplFigure:
+def draw(tables: Tables) -> Picture:
     """One panel per environment, iterations on a logarithmic axis."""
-    import matplotlib.pyplot as plt
-
     names = list(dict.fromkeys(np.asarray(tables["summary"]["environment"]).tolist()))
-    figure, panels = plt.subplots(1, len(names), figsize=(4.3 * len(names), 4.4))
-    for axes, name in zip(panels, names, strict=True):
+    figure, (row,) = panels(1, len(names), 4.3 * len(names), 4.4)
+    for axes, name in zip(row, names, strict=True):
         summary = where(tables["summary"], environment=name)
         optimum = float(summary["optimal_value"][0])
         for kind, (color, style, label) in STYLES.items():
@@ -98,13 +76,9 @@ def draw(tables: Tables) -> MplFigure:
             detail = "" if kind == "per-state" else rf" ($\eta$ = {eta:.2g})"
             axes.plot(part["iteration"] + 1, part["value"], style, color=color, label=label + detail)
         axes.axhline(optimum, color="black", linewidth=0.8, linestyle="--")
-        axes.set_xscale("log")
-        axes.set_ylim(-0.1 * optimum, 1.08 * optimum)
-        axes.set_xlabel("iteration + 1")
-        axes.set_title(name)
+        axes.set(xscale="log", ylim=(-0.1 * optimum, 1.08 * optimum), xlabel="iteration + 1", title=name)
         axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2))
-    panels[0].set_ylabel(r"$J(\pi_t)$, closed-form sMDPO")
-    figure.tight_layout()
+    row[0].set_ylabel(r"$J(\pi_t)$, closed-form sMDPO")
     return figure
 
 
