@@ -12,6 +12,7 @@ import numpy as np
 from stable_baselines3.common import env_util, monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, patch_gym
 
+from sppo.envs.board import Board, copied
 from sppo.envs.cores import available_processes, idle_cores
 from sppo.envs.group import EnvFn, step_each
 from sppo.envs.worker_vec_env import WorkerVecEnv
@@ -27,11 +28,16 @@ _PROBE_STEPS = 20
 class InProcessVecEnv(DummyVecEnv):
     """``DummyVecEnv`` that hands out the arrays and infos of a step without deep copies of them."""
 
+    def __init__(self, env_fns: Sequence[EnvFn]) -> None:
+        super().__init__(list(env_fns))
+        self._board = Board(self.num_envs, self.observation_space, self.action_space)
+
     def step_wait(self) -> Any:
-        observations, rewards, dones, infos, reset_infos = step_each(self.envs, self.actions)
+        infos, reset_infos = step_each(self.envs, self.actions, self._board)
         for index, info in reset_infos.items():
             self.reset_infos[index] = info
-        return observations, rewards, dones, infos
+        board = self._board
+        return copied(board.observations), board.rewards.copy(), board.dones.copy(), infos
 
 
 def make_vec_env(
@@ -86,7 +92,7 @@ def make_vec_env(
             return in_processes(env_fns, **options)
         except Exception:
             # Environments that exist in this process only; what is wrong with them otherwise shows here.
-            return InProcessVecEnv(list(env_fns), **options)
+            return InProcessVecEnv(env_fns, **options)
 
     kind: Any = vec_env_cls or InProcessVecEnv
     if backend == "subproc":

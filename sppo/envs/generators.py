@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+#: the states of process-wide generators, by their names
+Generators = dict[str, Any]
 
-def capture_generators() -> dict[str, Any]:
+
+def capture_generators() -> Generators:
     """The state of every process-wide generator that a training, or an environment, draws from."""
-    state: dict[str, Any] = {
+    state: Generators = {
         "python": random.getstate(),
         # Stable-Baselines3 shuffles minibatches with the legacy global generator.
         "numpy": np.random.get_state(),  # noqa: NPY002
@@ -26,7 +29,7 @@ def capture_generators() -> dict[str, Any]:
     return state
 
 
-def restore_generators(state: dict[str, Any]) -> None:
+def restore_generators(state: Generators) -> None:
     """Put the generators back as :func:`capture_generators` found them."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])  # noqa: NPY002

@@ -18,8 +18,9 @@ from stable_baselines3.common.vec_env import (
 )
 
 from sppo.envs.factory import InProcessVecEnv
-from sppo.envs.group import recipe_of
-from sppo.envs.state import UncapturableError, capture_environment, restore_environment
+from sppo.envs.group import EnvGroup
+from sppo.envs.state import UncapturableError
+from sppo.envs.worker_process import WorkerProcess
 from sppo.envs.worker_vec_env import WorkerVecEnv
 
 #: What a new vectorised environment has of its own and keeps.
@@ -97,20 +98,18 @@ def restore_vector(venv: VecEnv, state: dict[str, Any]) -> bool:
             setattr(layer, name, attributes[name])
     if captured is None:
         return False
-    base, generators = chain[-1], state.get("generators", [])
-    if isinstance(base, WorkerVecEnv):
-        base.restore(captured, generators)
-    elif any(generators):
+    processes, generators = _processes(chain[-1]), state.get("generators", [])
+    if any(generators) and len(generators) != len(processes) - 1:
         raise UncapturableError(
-            "the environments draw from random generators of the processes that stepped them: "
-            'make them with backend="subproc", as before'
+            "the environments draw from random generators of the processes that step them: make them with "
+            f'backend="subproc" and {len(generators) + 1} processes (OMP_NUM_THREADS), as before'
         )
-    elif hasattr(base, "envs"):
-        for env, environment_state in zip(base.envs, captured, strict=True):
-            restore_environment(env, environment_state)
-    else:
+    for place, process in enumerate(processes):
+        own = generators[place - 1] if place and any(generators) else None
+        process.call("restore", captured[process.places], own)
+    if not processes:
         for index, environment_state in enumerate(captured):
-            base.env_method("restore_state", environment_state, indices=[index])
+            chain[-1].env_method("restore_state", environment_state, indices=[index])
     return True
 
 
@@ -168,12 +167,23 @@ def _why_not_pickled(value: Any) -> str | None:
     return None
 
 
-def _capture_environments(base: VecEnv) -> dict[str, Any]:
+def _processes(base: VecEnv) -> list[EnvGroup | WorkerProcess]:
+    """The environments by the processes that hold them, this one first; none if they are out of reach."""
     if isinstance(base, WorkerVecEnv):
-        return base.capture()
-    environments = getattr(base, "envs", None)
-    if environments is not None and all(isinstance(env, gym.Env) for env in environments):
-        return {"environments": [capture_environment(env) for env in environments]}
+        return base.processes
+    environments = getattr(base, "envs", None) or [None]
+    return [EnvGroup(environments)] if all(isinstance(env, gym.Env) for env in environments) else []
+
+
+def _capture_environments(base: VecEnv) -> dict[str, Any]:
+    captured = [process.call("capture") for process in _processes(base)]
+    if captured:
+        # This process's own generators are the training's.
+        generators = [generators for _, generators in captured[1:]]
+        return {
+            "environments": [state for states, _ in captured for state in states],
+            "generators": generators,
+        }
     # Asked first, because calling a method that is not there ends SubprocVecEnv's processes.
     if not _has_method(base, "capture_state"):
         raise UncapturableError(
@@ -201,7 +211,7 @@ def _recipe(chain: list[VecEnv]) -> dict[str, Any] | None:
     ):
         return None
     try:
-        environments = base.recipes() if isinstance(base, WorkerVecEnv) else [recipe_of(e) for e in base.envs]  # type: ignore[attr-defined]
+        environments = [one for process in _processes(base) for one in process.call("recipes")]
     except Exception:  # a description may fail to be made, or to be sent
         return None
     recipe = {"class": type(base).__name__, "normalized": bool(wrappers), "environments": environments}

@@ -16,14 +16,14 @@ import cloudpickle
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from sppo.envs.channel import SHARED_BYTES, Channel
+from sppo.envs.channel import Channel
 from sppo.envs.group import EnvFn
 from sppo.envs.worker import FAILURE
 
 #: how long a worker may take to close its environments before it is killed
 PATIENCE_SECONDS = 5.0
 
-_START = "import sys; sys.path[:] = sys.argv[3:]; from sppo.envs import worker; worker.main(*sys.argv[1:3])"
+_START = "import sys; sys.path[:] = sys.argv[2:]; from sppo.envs import worker; worker.main(sys.argv[1])"
 
 
 class WorkerError(RuntimeError):
@@ -33,67 +33,66 @@ class WorkerError(RuntimeError):
 class WorkerProcess:
     """A process with some of a vectorised environment's environments.
 
-    :param envs: the places of its environments
+    :param places: which ones
+    :param memory: a file that it shares
     """
 
-    def __init__(self, envs: slice) -> None:
-        self.envs = envs
-        self._name = f"the process of environments {envs.start} to {envs.stop - 1}"
+    def __init__(self, places: slice, memory: int) -> None:
+        self.places = places
+        self._name = f"the process of environments {places.start} to {places.stop - 1}"
         self._number = self._step = 0
         self._step_answer: tuple[int, bytes] | None = None
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        shared = os.memfd_create("sppo-worker")
-        try:
-            os.truncate(shared, SHARED_BYTES)
-            descriptors = (there.fileno(), shared)
+        with there:
             # A session of its own: Ctrl-C is for the training, which closes the socket if it ends.
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, *map(str, descriptors), *_search_path()],
+                [sys.executable, "-c", _START, str(there.fileno()), *_search_path()],
                 stdin=subprocess.DEVNULL,
-                pass_fds=descriptors,
+                pass_fds=(there.fileno(), memory),
                 start_new_session=True,
             )
-            self._channel = Channel(here, shared, 0)
-        finally:
-            there.close()
-            os.close(shared)
+        self._channel = Channel(here)
+
+    def make(self, contents: bytes) -> int:
+        """Ask for environments that were :func:`packed`, first of all."""
+        return self._send(pickle.dumps((sys.path, contents)))
 
     def ask(self, method: str, *args: Any, **kwargs: Any) -> int:
         """Ask for a call of a method of its ``EnvGroup``; returns the number of the question."""
+        # Plain pickle would name what this program's script defines, and the worker does not have.
+        return self._send(cloudpickle.dumps((method, args, kwargs)))
+
+    def ask_step(self, *actions: Any) -> int:
+        """Ask for a step, by the shared actions if none are given."""
+        self._step = self.ask("step", *actions) if actions else self._send(b"")
+        return self._step
+
+    def _send(self, data: bytes) -> int:
         if self._channel.socket.fileno() < 0:
             raise self._gone()
         self._number += 1
-        # Plain pickle would name what this program's script defines, and the worker does not have.
-        dumps = pickle.dumps if method == "step" else cloudpickle.dumps
         try:
-            self._channel.send(self._number, dumps((method, args, kwargs)), read_meanwhile=True)
+            self._channel.send(self._number, data, read_meanwhile=True)
         except (EOFError, OSError) as error:
             raise self._gone() from error
-        if method == "step":
-            self._step = self._number
         return self._number
 
     def answer(self, number: int) -> Any:
         """The answer to a question; those to earlier ones are passed over, but for the last step's."""
-        message: tuple[int, bytes] | None
-        while True:
-            if self._step_answer is not None and self._step_answer[0] == number:
-                message, self._step_answer = self._step_answer, None
-            else:
-                try:
-                    message = self._channel.receive()
-                except (EOFError, OSError) as error:
-                    raise self._gone() from error
-            if message is None or message[0] < number:
-                if message is not None and message[0] == self._step:
-                    self._step_answer = message
-                continue
-            kind, content = pickle.loads(message[1])
-            if kind == FAILURE:
-                failure, text = content
-                failure.add_note(f"In {self._name}:\n{text}")
-                raise failure
-            return content
+        message, self._step_answer = self._step_answer, None
+        while message is None or message[0] != number:
+            if message is not None and message[0] == self._step:
+                self._step_answer = message
+            try:
+                message = self._channel.receive()
+            except (EOFError, OSError) as error:
+                raise self._gone() from error
+        kind, content = pickle.loads(message[1])
+        if kind == FAILURE:
+            failure, text = content
+            failure.add_note(f"In {self._name}:\n{text}")
+            raise failure
+        return content
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Ask and wait."""

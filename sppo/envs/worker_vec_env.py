@@ -8,7 +8,7 @@ steps its own share instead of waiting for the others.
 from __future__ import annotations
 
 import itertools
-import sys
+import os
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
+from sppo.envs.board import copied
 from sppo.envs.cores import available_processes
-from sppo.envs.group import EnvFn, EnvGroup, concatenate, packed_array, step_each, unpacked
-from sppo.envs.state import UncapturableError
+from sppo.envs.group import EnvFn, EnvGroup
 from sppo.envs.worker_process import WorkerProcess, end, packed
 
 
@@ -43,59 +43,73 @@ class WorkerVecEnv(VecEnv):
     ) -> None:
         n_envs = len(env_fns)
         bounds = np.linspace(0, n_envs, min(n_processes or available_processes(), n_envs) + 1).round()
-        parts = [slice(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
-        contents = [packed(env_fns[part], by_value) for part in parts[1:]]
-        self._own = parts[0]
-        self._workers = [WorkerProcess(part) for part in parts[1:]]
+        own, *others = [slice(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
+        contents = [packed(env_fns[part], by_value) for part in others]
+        memory = os.memfd_create("sppo-environments")
+        self._workers = [WorkerProcess(part, memory) for part in others]
         self._end = weakref.finalize(self, end, self._workers)
         #: the actions of the step under way, and the numbers of the questions to the workers
         self._step: tuple[np.ndarray, list[int]] | None = None
+        #: whether the workers have taken the actions of the last step from the board
+        self._taken = True
         try:
-            numbers = self._ask("make", [(sys.path, content) for content in contents])
-            self._group = EnvGroup(env_fns[self._own])
+            numbers = [worker.make(content) for worker, content in zip(self._workers, contents, strict=True)]
+            self._group = EnvGroup([fn() for fn in env_fns[own]])
             self._answers(numbers)
             first = self._group.envs[0]
+            for process in self.processes:
+                places = own if process is self._group else process.places
+                process.call("join", places, memory, n_envs, first.observation_space, first.action_space)
             super().__init__(n_envs, first.observation_space, first.action_space)
         except BaseException:
             self._end()
             raise
+        finally:
+            os.close(memory)
         self.metadata = first.metadata
+
+    @property
+    def processes(self) -> list[EnvGroup | WorkerProcess]:
+        """This process's environments and the workers, in the order of the environments."""
+        return [self._group, *self._workers]
 
     def step_async(self, actions: np.ndarray) -> None:
         self._step = None
-        numbers = self._ask("step", [(packed_array(actions[worker.envs]),) for worker in self._workers])
-        self._step = actions[self._own], numbers
+        board = self._group.board
+        shared = self._taken and board.holds(actions)
+        if shared:
+            board.actions[...] = actions
+        self._taken = False
+        numbers = [worker.ask_step(*([] if shared else [actions[worker.places]])) for worker in self._workers]
+        self._step = actions[self._group.places], numbers
 
     def step_wait(self) -> Any:
         if self._step is None:
             raise RuntimeError("no step is under way, or it was interrupted: call step_async(actions) first")
         (actions, numbers), self._step = self._step, None
-        results = [step_each(self._group.envs, actions), *map(unpacked, self._answers(numbers))]
-        observations, rewards, dones, infos, reset_infos = zip(*results, strict=True)
-        for part, new_episodes in zip(self._parts(), reset_infos, strict=True):
-            for index, info in new_episodes.items():
-                self.reset_infos[part.start + index] = info
-        return (
-            concatenate(observations),
-            np.concatenate(rewards),
-            np.concatenate(dones),
-            list(itertools.chain(*infos)),
-        )
+        results = [self._group.step(actions), *self._answers(numbers)]
+        self._taken = True
+        infos = []
+        for part, new_episodes in results:
+            infos += part
+            for row, info in new_episodes.items():
+                self.reset_infos[row] = info
+        board = self._group.board
+        return copied(board.observations), board.rewards.copy(), board.dones.copy(), infos
 
     def reset(self) -> Any:
         self._step = None
         for worker in self._workers:
-            seed = self._seeds[worker.envs.start]
+            seed = self._seeds[worker.places.start]
             if seed is not None:
                 worker.call("seed_process", seed)
-        asked = [(self._seeds[part], self._options[part]) for part in self._parts()]
-        numbers = self._ask("reset", asked[1:])
+        asked = [(self._seeds[each.places], self._options[each.places]) for each in self.processes]
+        numbers = [worker.ask("reset", *args) for worker, args in zip(self._workers, asked[1:], strict=True)]
         results = [self._group.reset(*asked[0]), *self._answers(numbers)]
-        observations, infos = zip(*results, strict=True)
-        self.reset_infos = list(itertools.chain(*infos))
+        self.reset_infos = list(itertools.chain(*results))
         self._reset_seeds()
         self._reset_options()
-        return concatenate(observations)
+        return copied(self._group.board.observations)
 
     def close(self) -> None:
         if self._end.alive:
@@ -111,7 +125,7 @@ class WorkerVecEnv(VecEnv):
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
         return self._call("env_method", indices, method_name, *args, **kwargs)
 
-    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
         # By name: a worker may have a copy of the class instead of the class.
         return self._call("env_is_wrapped", indices, wrapper_class.__module__, wrapper_class.__qualname__)
 
@@ -121,52 +135,20 @@ class WorkerVecEnv(VecEnv):
             return [None] * self.num_envs
         return self.env_method("render")
 
-    def capture(self) -> dict[str, Any]:
-        """The states of all environments, and of the workers' process-wide generators where used.
-
-        :raises UncapturableError: if some environment's state cannot be captured
-        """
-        own, _ = self._group.capture()
-        others = [worker.call("capture") for worker in self._workers]
-        return {
-            "environments": [*own, *itertools.chain(*(states for states, _ in others))],
-            "generators": [generators for _, generators in others],
-        }
-
-    def restore(self, environments: Sequence[bytes], generators: Sequence[dict[str, Any] | None]) -> None:
-        """Put back what :meth:`capture` found, in environments that were made in the same way."""
-        if any(generators) and len(generators) != len(self._workers):
-            raise UncapturableError(
-                f"the environments draw from random generators of their {len(generators) + 1} processes, "
-                f"and there are {len(self._workers) + 1} now: resume with as many (OMP_NUM_THREADS)"
-            )
-        self._group.restore(environments[self._own], None)
-        for place, worker in enumerate(self._workers):
-            worker.call("restore", environments[worker.envs], generators[place] if any(generators) else None)
-
-    def recipes(self) -> list[Any]:
-        """See :func:`sppo.envs.group.recipe_of`."""
-        return [
-            *self._group.recipes(),
-            *itertools.chain(*(worker.call("recipes") for worker in self._workers)),
-        ]
-
-    def _parts(self) -> list[slice]:
-        return [self._own, *(worker.envs for worker in self._workers)]
-
-    def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[int]:
-        return [worker.ask(method, *args) for worker, args in zip(self._workers, arguments, strict=True)]
-
     def _answers(self, numbers: Sequence[int]) -> list[Any]:
         return [worker.answer(number) for worker, number in zip(self._workers, numbers, strict=True)]
 
     def _call(self, method: str, indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        # An interrupt may lose the answer to a step that is under way.
+        step, self._step = self._step, None
         results = []
-        for index in self._get_indices(indices):
-            index = range(self.num_envs)[index]
-            if index < self._own.stop:
-                results.append(getattr(self._group, method)(index, *args, **kwargs))
-            else:
-                worker = next(worker for worker in self._workers if index < worker.envs.stop)
-                results.append(worker.call(method, index - worker.envs.start, *args, **kwargs))
+        try:
+            for index in self._get_indices(indices):
+                row = range(self.num_envs)[index]
+                owner = next(each for each in self.processes if row < each.places.stop)
+                results.append(owner.call(method, row - owner.places.start, *args, **kwargs))
+        except Exception:
+            self._step = step
+            raise
+        self._step = step
         return results
