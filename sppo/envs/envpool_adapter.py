@@ -6,15 +6,13 @@ bit, and there are no Python objects behind them to read or wrap.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env.base_vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
 from sppo.envs.cores import available_processes
 
@@ -45,68 +43,46 @@ def make_envpool(
         pool = envpool.make_gymnasium(
             env_id, num_envs=n_envs, num_threads=threads, **options, **(env_kwargs or {})
         )
-        return EnvPoolVecEnv(pool, n_envs)
+        return VecMonitor(EnvPoolVecEnv(pool, n_envs))
 
 
 class EnvPoolVecEnv(VecEnv):
-    """Adapter: restarts finished episodes at once, and reports episodes as ``Monitor`` does."""
+    """Adapter that starts finished episodes again at once, as Stable-Baselines3 expects it."""
 
     def __init__(self, pool: Any, n_envs: int) -> None:
         self._pool = pool
-        self.actions: np.ndarray | None = None
-        self._action_dtype = pool.action_space.dtype
         action_space = pool.action_space
         if isinstance(action_space, spaces.Box):
-            action_space = spaces.Box(
-                action_space.low.astype(np.float32), action_space.high.astype(np.float32), dtype=np.float32
-            )
+            low, high = (bound.astype(np.float32) for bound in (action_space.low, action_space.high))
+            action_space = spaces.Box(low, high, dtype=np.float32)
         self.render_mode = None
         super().__init__(n_envs, pool.observation_space, action_space)
-        self._start = time.time()
-        self._returns = np.zeros(n_envs)
-        self._lengths = np.zeros(n_envs, np.int64)
 
     def step_async(self, actions: np.ndarray) -> None:
-        self.actions = actions.astype(self._action_dtype)
+        self.actions = actions.astype(self._pool.action_space.dtype)
 
     def step_wait(self) -> Any:
         obs, rewards, terminated, truncated, extra = self._pool.step(self.actions)
         dones = terminated | truncated
-        self._returns += rewards
-        self._lengths += 1
-        names = [
-            name
-            for name, value in extra.items()
-            if isinstance(value, np.ndarray) and len(value) == self.num_envs
-        ]
+        columns = {
+            name: values
+            for name, values in extra.items()
+            if isinstance(values, np.ndarray) and len(values) == self.num_envs
+        }
         infos: list[dict[str, Any]] = [
-            {name: extra[name][index] for name in names} for index in range(self.num_envs)
+            {name: values[index] for name, values in columns.items()} for index in range(self.num_envs)
         ]
         for index, info in enumerate(infos):
             info["TimeLimit.truncated"] = bool(truncated[index] and not terminated[index])
         if dones.any():
-            obs = self._restart(obs.copy(), np.flatnonzero(dones).astype(np.int32), infos)
+            ended, obs = np.flatnonzero(dones), obs.copy()
+            for index in ended.tolist():
+                infos[index]["terminal_observation"] = obs[index].copy()
+            obs[ended], _ = self._pool.reset(ended.astype(np.int32))
         return obs, rewards.astype(np.float32), dones, infos
 
-    def _restart(self, obs: np.ndarray, indices: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
-        first, _ = self._pool.reset(indices)
-        for place, index in enumerate(indices):
-            infos[index]["terminal_observation"] = obs[index].copy()
-            infos[index]["episode"] = {
-                "r": round(float(self._returns[index]), 6),
-                "l": int(self._lengths[index]),
-                "t": round(time.time() - self._start, 6),
-            }
-            obs[index] = first[place]
-        self._returns[indices] = 0.0
-        self._lengths[indices] = 0
-        return obs
-
     def reset(self) -> Any:
-        obs, _ = self._pool.reset()
-        self._returns[:] = 0.0
-        self._lengths[:] = 0
-        return obs
+        return self._pool.reset()[0]
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """EnvPool is seeded when it is made; a later seed has no effect."""
@@ -124,6 +100,5 @@ class EnvPoolVecEnv(VecEnv):
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
         raise AttributeError(f"EnvPool's environments have no method {method_name!r} to call")
 
-    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        # Episodes are reported as if by a Monitor.
-        return [issubclass(Monitor, wrapper_class) for _ in self._get_indices(indices)]
+    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
+        return [False for _ in self._get_indices(indices)]

@@ -12,7 +12,7 @@ import numpy as np
 from stable_baselines3.common import env_util, monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, patch_gym
 
-from sppo.envs.board import Board, copied
+from sppo.envs.board import Board
 from sppo.envs.cores import available_processes, idle_cores
 from sppo.envs.group import EnvFn, step_each
 from sppo.envs.worker_vec_env import WorkerVecEnv
@@ -36,8 +36,7 @@ class InProcessVecEnv(DummyVecEnv):
         infos, reset_infos = step_each(self.envs, self.actions, self._board)
         for index, info in reset_infos.items():
             self.reset_infos[index] = info
-        board = self._board
-        return copied(board.observations), board.rewards.copy(), board.dones.copy(), infos
+        return *self._board.outcome(), infos
 
 
 def make_vec_env(

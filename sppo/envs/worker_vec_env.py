@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
-from sppo.envs.board import copied
 from sppo.envs.cores import available_processes
 from sppo.envs.group import EnvFn, EnvGroup
 from sppo.envs.worker_process import WorkerProcess, end, packed
@@ -94,8 +93,7 @@ class WorkerVecEnv(VecEnv):
             infos += part
             for row, info in new_episodes.items():
                 self.reset_infos[row] = info
-        board = self._group.board
-        return copied(board.observations), board.rewards.copy(), board.dones.copy(), infos
+        return *self._group.board.outcome(), infos
 
     def reset(self) -> Any:
         self._step = None
@@ -109,7 +107,7 @@ class WorkerVecEnv(VecEnv):
         self.reset_infos = list(itertools.chain(*results))
         self._reset_seeds()
         self._reset_options()
-        return copied(self._group.board.observations)
+        return self._group.board.observed()
 
     def close(self) -> None:
         if self._end.alive:
