@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import pathlib
+import zipfile
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -12,13 +14,8 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.type_aliases import GymEnv
 
-from sppo.loading.restore import (
-    checked,
-    fitting_weights,
-    require_complete,
-    schedules_by_value,
-    with_schedules,
-)
+from sppo.loading.model_file import SCHEDULES_MEMBER
+from sppo.loading.restore import checked, fitting_weights, require_complete, schedules_by_value
 
 SelfSafeLoading = TypeVar("SelfSafeLoading", bound="SafeLoading")
 
@@ -38,13 +35,17 @@ class SafeLoading(OnPolicyAlgorithm):
         them without running the file's code.
         """
         by_value = schedules_by_value(self)
-        stream = io.BytesIO() if by_value else path
+        if not by_value:
+            return super().save(path, exclude, include)
+        stream = io.BytesIO()
         super().save(stream, exclude, include)
-        if isinstance(stream, io.BytesIO) and by_value:
-            file = open_path(path, "w", verbose=0, suffix="zip")
-            file.write(with_schedules(stream.getvalue(), by_value))
-            if isinstance(path, (str, pathlib.Path)):
-                file.close()
+        with zipfile.ZipFile(stream, "a") as archive:
+            archive.writestr(SCHEDULES_MEMBER, json.dumps(by_value))
+        file = open_path(path, "w", verbose=0, suffix="zip")
+        file.write(stream.getvalue())
+        if isinstance(path, (str, pathlib.Path)):
+            file.close()
+        return None
 
     @classmethod
     def load(

@@ -16,51 +16,48 @@ from sppo.loading.errors import LoadError, brief
 MAX_MEMBERS = 10_000
 
 _ORDINARY_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\-]*(/[A-Za-z0-9_.][A-Za-z0-9_.\-]*)*")
-_LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _LOCAL_SIGNATURE = b"PK\x03\x04"
+_LOCAL_HEADER_BYTES = 30
 #: A data descriptor is a checksum and two sizes of 4 or 8 bytes, with or without a signature.
 _DESCRIPTORS = (12, 16, 20, 24)
-
-
-def _name_at(data: bytes, start: int, length: int) -> bytes:
-    """The name in the local header at ``start``."""
-    return data[start + _LOCAL_HEADER.size : start + _LOCAL_HEADER.size + length]
 
 
 class Archive:
     """The members of a zip archive that is held in memory.
 
     :param data: the archive's bytes
-    :param label: what to call it in errors
     :param budget: the file's
     """
 
-    def __init__(self, data: bytes, label: str, budget: Budget) -> None:
-        self._label = label
+    def __init__(self, data: bytes, budget: Budget) -> None:
         self.budget = budget
         try:
             self._zip = zipfile.ZipFile(io.BytesIO(data))
         except Exception as error:
             # zipfile parses hand-made structures with exceptions of many kinds; all mean the same here.
-            if data.startswith(_LOCAL_SIGNATURE):
-                raise LoadError(f"{label}: the zip archive is cut short or damaged ({error})") from error
-            raise LoadError(f"{label}: it is no zip archive ({error})") from error
+            torn = data.startswith(_LOCAL_SIGNATURE)
+            what = "the zip archive is cut short or damaged" if torn else "it is no zip archive"
+            raise LoadError(f"{what} ({error})") from error
         members = self._zip.infolist()
         if len(members) > MAX_MEMBERS:
-            raise LoadError(f"{label}: it has {len(members)} members, more than {MAX_MEMBERS}")
+            raise LoadError(f"it has {len(members)} members, more than {MAX_MEMBERS}")
         self._check_places(data, members)
         self._members: dict[str, zipfile.ZipInfo] = {}
         for member in members:
-            self._check_name(member.filename)
-            if member.filename in self._members:
-                raise LoadError(f"{label}: it has two members called {member.filename!r}")
-            if member.flag_bits & 0x1:
-                raise LoadError(f"{label}: its member {member.filename!r} is encrypted")
-            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            name = member.filename
+            plain = name.rstrip("/")
+            if {"..", "."} & set(plain.split("/")) or not _ORDINARY_NAME.fullmatch(plain):
+                raise LoadError(f"it has a member with the unexpected name {brief(name, 80)}")
+            if name in self._members:
+                raise LoadError(f"it has two members called {name!r}")
+            if member.flag_bits & 0x1 or member.compress_type not in (
+                zipfile.ZIP_STORED,
+                zipfile.ZIP_DEFLATED,
+            ):
                 # The other methods let the file choose how much memory unpacking takes.
-                raise LoadError(f"{label}: its member {member.filename!r} is packed in an unusual way")
+                raise LoadError(f"its member {name!r} is encrypted or packed in an unusual way")
             if not member.is_dir():
-                self._members[member.filename] = member
+                self._members[name] = member
 
     def _check_places(self, data: bytes, members: list[zipfile.ZipInfo]) -> None:
         """The members must fill the file from its first byte to the directory: nothing hides between."""
@@ -70,27 +67,24 @@ class Archive:
             if start != end and not (described and start - end in _DESCRIPTORS):
                 if not end and data.startswith(_LOCAL_SIGNATURE):
                     # Of a torn file, zipfile finds the archive inside one of its members.
-                    raise LoadError(f"{self._label}: the zip archive is cut short: its end is missing")
+                    raise LoadError("the zip archive is cut short: its end is missing")
                 where = "before the archive" if not end else f"before its member {name}"
                 raise LoadError(
-                    f"{self._label}: {abs(start - end)} bytes {where} belong to no member: it is no zip "
-                    "archive alone, but hides something else"
+                    f"{abs(start - end)} bytes {where} belong to no member: it is no zip archive alone, "
+                    "but hides something else"
                 )
-            header = data[start : start + _LOCAL_HEADER.size]
-            fields = _LOCAL_HEADER.unpack(header) if len(header) == _LOCAL_HEADER.size else (b"",)
+            header = data[start : start + _LOCAL_HEADER_BYTES].ljust(_LOCAL_HEADER_BYTES, b"\0")
+            name_bytes, extra_bytes = struct.unpack_from("<2H", header, 26)
+            end = start + _LOCAL_HEADER_BYTES + name_bytes
+            written = data[start + _LOCAL_HEADER_BYTES : end]
             named = member.orig_filename.encode(errors="replace")
-            if fields[0] != _LOCAL_SIGNATURE or _name_at(data, start, fields[9]) != named:
-                raise LoadError(f"{self._label}: its member {name} does not lie where its directory says")
-            end = start + _LOCAL_HEADER.size + fields[9] + fields[10] + member.compress_size
+            if not header.startswith(_LOCAL_SIGNATURE) or written != named:
+                raise LoadError(f"its member {name} does not lie where its directory says")
+            end += extra_bytes + member.compress_size
             described = bool(member.flag_bits & 0x8)
         left = self._zip.start_dir - end
         if left and not (described and left in _DESCRIPTORS):
-            raise LoadError(f"{self._label}: the zip archive's members do not end where its directory begins")
-
-    def _check_name(self, name: str) -> None:
-        parts = name.rstrip("/").split("/")
-        if ".." in parts or "." in parts or not _ORDINARY_NAME.fullmatch(name.rstrip("/")):
-            raise LoadError(f"{self._label}: it has a member with the unexpected name {brief(name, 80)}")
+            raise LoadError("the zip archive's members do not end where its directory begins")
 
     @property
     def names(self) -> list[str]:
@@ -110,7 +104,7 @@ class Archive:
                 # zipfile stops at the declared size, which was charged above.
                 data = member.read(size + 1)
         except Exception as error:
-            raise LoadError(f"{self._label}: its member {name!r} is damaged ({error})") from error
+            raise LoadError(f"its member {name!r} is damaged ({error})") from error
         if len(data) != size:
-            raise LoadError(f"{self._label}: its member {name!r} is cut short")
+            raise LoadError(f"its member {name!r} is cut short")
         return data

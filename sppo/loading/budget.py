@@ -40,11 +40,9 @@ class Budget:
     """What is left of a file's allowance.
 
     :param file_bytes: the size of the file
-    :param label: what to call it in errors
     """
 
-    def __init__(self, file_bytes: int, label: str) -> None:
-        self.label = label
+    def __init__(self, file_bytes: int) -> None:
         self.bytes = (SIZE_FACTOR - 1) * file_bytes + FREE_BYTES
         self.steps = MAX_STEPS
 
@@ -53,8 +51,8 @@ class Budget:
         self.bytes -= size
         if self.bytes < 0:
             raise LoadError(
-                f"{self.label}: it would take more memory than {SIZE_FACTOR} times its size and "
-                f"{FREE_BYTES >> 20} MiB (if you trust the file, load it with trust=True)"
+                f"it would take more memory than {SIZE_FACTOR} times its size and {FREE_BYTES >> 20} MiB "
+                "(if you trust the file, load it with trust=True)"
             )
 
     def work(self, steps: int) -> None:
@@ -62,8 +60,8 @@ class Budget:
         self.steps -= steps
         if self.steps < 0:
             raise LoadError(
-                f"{self.label}: reading it would take more than {MAX_STEPS} steps, "
-                "so it has too many instructions or values (if you trust it, load it with trust=True)"
+                f"reading it would take more than {MAX_STEPS} steps, so it has too many instructions or "
+                "values (if you trust it, load it with trust=True)"
             )
 
 
@@ -90,7 +88,7 @@ class NetworkBudget(TorchDispatchMode):
             self._bytes -= needed
             if self._bytes < 0:
                 raise LoadError(
-                    f"{self._budget.label}: it describes a network far larger than the weights it holds "
+                    "it describes a network far larger than the weights it holds "
                     "(if you trust the file, load it with trust=True)"
                 )
             self._budget.memory(needed)
@@ -115,8 +113,8 @@ def charge_model(data: dict[str, Any], n_envs: int, budget: Budget) -> None:
         row += 16 * math.prod(size if isinstance(size, int) else 1 for size in sizes)
     if samples * row > MAX_ROLLOUT_BYTES:
         raise LoadError(
-            f"{budget.label}: with n_steps={data.get('n_steps')} and {n_envs} environments its rollouts "
-            f"would take {samples * row / 2**30:.0f} GiB; if that is right, load it with trust=True"
+            f"with n_steps={data.get('n_steps')} and {n_envs} environments its rollouts would take "
+            f"{samples * row / 2**30:.0f} GiB; if that is right, load it with trust=True"
         )
     if isinstance(policy_class, type) and issubclass(policy_class, MaskableActorCriticPolicy):
         # Masks are not zeros but ones.

@@ -67,13 +67,13 @@ class NotRestorable(Exception):
 def refused(label: str, advice: str = "") -> Iterator[None]:
     """Whatever senseless contents raise inside becomes a :class:`LoadError` that names the file.
 
-    :param label: the file
-    :param advice: what to tell the user besides the reason
+    :param label: the file, or a part of it
+    :param advice: what to tell the user besides the reason, if that is not told yet
     """
     try:
         yield
-    except LoadError:
-        raise
+    except LoadError as reason:
+        raise LoadError(f"{label}: {reason}") from reason
     except Exception as reason:
         # The libraries refuse senseless values with exceptions of every kind, MemoryError included.
         what = str(reason) or type(reason).__name__

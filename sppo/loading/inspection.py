@@ -8,36 +8,25 @@ from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
-from sppo.loading import vec_normalize
+from sppo.loading import allowlist, vec_normalize
 from sppo.loading.budget import Budget
 from sppo.loading.errors import LoadError, NotRestorable, brief, printable, refused
 from sppo.loading.model_file import ModelFile, read_model_file, settable
-from sppo.loading.pickletree import Call, Global, Pairs, Tree, parse
-from sppo.loading.rebuild import BUILDERS, Rebuilder, canonical, setters
+from sppo.loading.pickletree import Call, Pairs, Tree, parse
+from sppo.loading.rebuild import BUILDERS, Rebuilder, called, canonical, setters
 from sppo.loading.tensors import tensors_in
 
 #: How cloudpickle writes functions and classes with their code, and the calls that belong to it.
-_BY_VALUE = {"cloudpickle._make_function", "cloudpickle._make_skeleton_class"}
+_BY_VALUE = {"cloudpickle._make_function": "function", "cloudpickle._make_skeleton_class": "class"}
 _PARTS = {
     f"cloudpickle.{name}"
     for name in ("_builtin_type", "_make_empty_cell", "_make_cell", "_function_setstate", "_class_setstate")
 }
-#: How NumPy writes the random generators of spaces.
-_GENERATORS = {
-    "numpy.random.bit_generator.__pyx_unpickle_SeedSequence",
-    "numpy.random._pickle.__bit_generator_ctor",
-    "numpy.random._pickle.__generator_ctor",
-}
-#: Calls that only make values: listing them would hide the others.
-_HARMLESS = {*BUILDERS, *vec_normalize.BUILDERS, *_GENERATORS} - _BY_VALUE
-#: Types that such calls get as arguments.
-_TYPES = {
-    "numpy.ndarray",
-    "numpy.random._pcg64.PCG64",
-    "numpy.random._pcg64.PCG64DXSM",
-    "numpy.random.bit_generator.SeedSequence",
-    "builtins.float",
-}
+#: What only makes values: listing it would hide the rest. Spaces hold random generators.
+_HARMLESS = {*BUILDERS, *vec_normalize.BUILDERS, "numpy.ndarray", "builtins.float"} - _BY_VALUE.keys()
+_HARMLESS |= {f"numpy.random._pickle.__{name}_ctor" for name in ("bit_generator", "generator")}
+_HARMLESS |= {f"numpy.random._pcg64.{name}" for name in ("PCG64", "PCG64DXSM")}
+_HARMLESS |= {f"numpy.random.bit_generator.{n}" for n in ("SeedSequence", "__pyx_unpickle_SeedSequence")}
 _MAX_LISTED = 8
 
 
@@ -53,11 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = parser.parse_args(argv).file
     try:
         lines, complete = report(path.read_bytes(), str(path))
-    except OSError as error:
-        print(printable(f"{path}: it cannot be read: {error.strerror or error}", 2000))
-        return 1
-    except LoadError as error:
-        print(printable(f"{error}", 2000))
+    except (OSError, LoadError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        print(printable(f"{path}: it cannot be read: {reason}" if reason else str(error), 2000))
         return 1
     print("\n".join(lines))
     return 0 if complete else 1
@@ -78,7 +65,7 @@ def _model_report(raw: bytes, label: str) -> tuple[list[str], bool]:
     # Here, because the algorithms import this package.
     from sppo import SPPO, MaskableSPPO, RecurrentSPPO
 
-    found = read_model_file(raw, label, settable(SPPO, MaskableSPPO, RecurrentSPPO), ignore=False)
+    found = read_model_file(raw, settable(SPPO, MaskableSPPO, RecurrentSPPO), ignore=False)
     lines = [f"{label}: a model saved by Stable-Baselines3 {printable(found.version, 20)}", "", "members"]
     lines += [f"  {name:<28} {size:>12,} bytes" for name, size in found.members.items()]
     lines += ["", "weights (read as numbers only)"]
@@ -96,7 +83,7 @@ def _model_report(raw: bytes, label: str) -> tuple[list[str], bool]:
 
 def _pickle_report(raw: bytes, label: str) -> tuple[list[str], bool]:
     with refused(label, " (it is neither a zip archive nor a readable pickle)"):
-        tree = parse(raw, Budget(len(raw), label))
+        tree = parse(raw, Budget(len(raw)))
     calls = [f"  {call}" for call in suspicious(tree)]
     try:
         restored = Rebuilder(tree, vec_normalize.BUILDERS).root()
@@ -131,50 +118,34 @@ def _verdict(calls: list[str], left_out: bool) -> list[str]:
 
 def suspicious(tree: Tree) -> list[str]:
     """The calls and imports of a pickle that do more than make values, in words."""
-    names = [_name(call) for call in tree.calls]
     states = setters(tree)
-    found = [
-        _by_value(call, name, states.get(id(call)))
-        for call, name in zip(tree.calls, names, strict=True)
-        if name in _BY_VALUE
-    ]
+    found = [_by_value(call, states.get(id(call))) for call in tree.calls if called(call) in _BY_VALUE]
     # The other calls that make a function belong to the one that was just listed.
-    quiet = _HARMLESS | _BY_VALUE | (_PARTS if found else set())
-    found += [describe(call) for call, name in zip(tree.calls, names, strict=True) if name not in quiet]
-    called = {id(call.function) for call in tree.calls}
-    imported = {str(name): name for name in tree.globals if id(name) not in called}
-    quiet |= _TYPES
-    for text, name in imported.items():
-        if canonical(name) not in quiet:
+    quiet = _HARMLESS | _BY_VALUE.keys() | (_PARTS if found else set())
+    found += [describe(call) for call in tree.calls if called(call) not in quiet]
+    functions = {id(call.function) for call in tree.calls}
+    for name in tree.globals:
+        if id(name) not in functions and canonical(name) not in quiet:
             try:
-                Rebuilder(Tree(name, (), (), tree.budget)).root()
+                allowlist.resolve(name.module, name.name)
             except NotRestorable:
-                found.append(f"imports {printable(text, 100)}")
+                found.append(f"imports {printable(str(name), 100)}")
     found = list(dict.fromkeys(found))
     more = [f"... and {len(found) - _MAX_LISTED} more"] if len(found) > _MAX_LISTED else []
     return found[:_MAX_LISTED] + more
 
 
-def _name(call: Call) -> str:
-    """The name of what is called; a function's code is made by what another call looks up."""
-    function = call.function
-    if isinstance(function, Call) and isinstance(function.function, Global):
-        looked_up = canonical(function.function)
-        return looked_up if looked_up == "cloudpickle._builtin_type" else ""
-    return canonical(function) if isinstance(function, Global) else ""
-
-
-def _by_value(call: Call, name: str, state: object) -> str:
+def _by_value(call: Call, state: object) -> str:
     """A function or class that comes with its code, in words."""
-    texts = (
-        [part[:100] for part in call.args if isinstance(part, str)] if isinstance(call.args, tuple) else []
-    )
     slots = state[1] if isinstance(state, tuple) and len(state) == 2 else None
+    named = dict.fromkeys(("__module__", "__qualname__"))
     if isinstance(slots, Pairs):
-        named = {key: part for key, part in slots.pairs if isinstance(key, str) and isinstance(part, str)}
-        texts = [named[key][:100] for key in ("__module__", "__qualname__") if key in named] or texts
-    kind = "class" if name == "cloudpickle._make_skeleton_class" else "function"
-    return f"the {kind} {printable('.'.join(texts[:2]), 100)}, with its code"
+        named |= {key: part for key, part in slots.pairs if isinstance(key, str) and key in named}
+    texts = [part for part in named.values() if isinstance(part, str)]
+    if not texts and isinstance(call.args, tuple):
+        texts = [part for part in call.args if isinstance(part, str)]
+    name = ".".join(text[:100] for text in texts[:2])
+    return f"the {_BY_VALUE[called(call)]} {printable(name, 100)}, with its code"
 
 
 def describe(call: Call) -> str:

@@ -25,7 +25,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 from sppo.loading.archive import Archive
 from sppo.loading.budget import Budget
-from sppo.loading.errors import LoadError, NotRestorable, brief, printable
+from sppo.loading.errors import LoadError, NotRestorable, brief, printable, refused
 from sppo.loading.pickletree import ATOMS, Pairs, Tree, parse
 from sppo.loading.rebuild import Rebuilder
 from sppo.loading.schedules import SCHEDULE_KEYS, SCHEDULES, StoredSchedule
@@ -82,7 +82,6 @@ _VARIABLES_MEMBERS = ("pytorch_variables", "tensors")
 class ModelFile:
     """What a model's file holds, as far as it can be restored without running its code."""
 
-    label: str
     budget: Budget
     #: what it may set, see :func:`settable`
     names: dict[str, object]
@@ -125,7 +124,6 @@ def settable(*classes: type) -> dict[str, object]:
 
 def read_model_file(
     raw: bytes,
-    label: str,
     names: Mapping[str, object],
     given: Mapping[str, Any] = MappingProxyType({}),
     with_data: bool = True,
@@ -134,20 +132,19 @@ def read_model_file(
     """Read a model's file.
 
     :param raw: the file's bytes
-    :param label: its name, for errors
     :param names: what the file may set, see :func:`settable`
     :param given: what the caller has in place of entries; those are not looked at
     :param with_data: whether to read more than the weights
     :param ignore: whether to skip the pickles of entries that will not be restored
     :raises LoadError: if the file is damaged
     """
-    budget = Budget(len(raw), label)
-    archive = Archive(raw, label, budget)
-    found = ModelFile(label, budget, dict(names))
+    budget = Budget(len(raw))
+    archive = Archive(raw, budget)
+    found = ModelFile(budget, dict(names))
     found.members = {name: archive.size(name) for name in archive.names}
     if with_data:
-        by_value = _json(archive, SCHEDULES_MEMBER, label) if SCHEDULES_MEMBER in archive.names else {}
-        data = _json(archive, "data", label)
+        by_value = _json(archive, SCHEDULES_MEMBER) if SCHEDULES_MEMBER in archive.names else {}
+        data = _json(archive, "data")
         surrogate = find(given["surrogate"]) if given.get("surrogate") else imported_surrogate(data)
         for name, parameter in surrogate.parameters().items() if surrogate else ():
             found.names[name] = None
@@ -170,20 +167,18 @@ def read_model_file(
     return found
 
 
-def _json(archive: Archive, member: str, label: str) -> dict[str, Any]:
+def _json(archive: Archive, member: str) -> dict[str, Any]:
     """The JSON object in a member."""
     if member not in archive.names:
-        raise LoadError(f"{label}: it has no member {member!r}, so it is no model of Stable-Baselines3")
+        raise LoadError(f"it has no member {member!r}, so it is no model of Stable-Baselines3")
     raw = archive.read(member)
     values = sum(raw.count(separator) for separator in (b",", b"[", b"{"))
     archive.budget.work(values)
     archive.budget.memory(3 * len(raw) + 200 * values)
-    try:
+    with refused(f"its member {member!r} is no JSON text"):
         data = json.loads(raw.decode())
-    except (ValueError, RecursionError) as error:
-        raise LoadError(f"{label}: its member {member!r} is no JSON text ({error})") from error
     if not isinstance(data, dict):
-        raise LoadError(f"{label}: its member {member!r} is no JSON object")
+        raise LoadError(f"its member {member!r} is no JSON object")
     return data
 
 
@@ -238,13 +233,14 @@ def imported_surrogate(data: dict[str, Any]) -> type[Surrogate] | None:
 def _read_weights(archive: Archive, name: str, found: ModelFile) -> None:
     named = _WEIGHTS_MEMBER.fullmatch(name)
     if named is None:
-        raise LoadError(f"{found.label}: it has a member with the unexpected name {name!r}")
-    values, size = read_tensors(archive.read(name), f"{found.label}, member {name}", found.budget)
+        raise LoadError(f"it has a member with the unexpected name {name!r}")
+    with refused(f"member {name}"):
+        values, size = read_tensors(archive.read(name), found.budget)
     found.weights_bytes += size
     if named[1] in _VARIABLES_MEMBERS and not values:
         return
     if named[1] in _VARIABLES_MEMBERS or not isinstance(values, dict):
-        raise LoadError(f"{found.label}: its member {name!r} holds no weights of a policy or optimizer")
+        raise LoadError(f"its member {name!r} holds no weights of a policy or optimizer")
     found.weights[named[1]] = values
 
 
@@ -256,12 +252,11 @@ def require_essentials(found: ModelFile) -> None:
     for key in REQUIRED:
         if key in found.left_out:
             raise LoadError(
-                f"{found.label}: {key} cannot be restored without running the file's code: "
-                f'{found.left_out[key]}. Give it with custom_objects={{"{key}": ...}}, or, if you trust '
-                "the file, load it with trust=True"
+                f"{key} cannot be restored without running the file's code: {found.left_out[key]}. Give it "
+                f'with custom_objects={{"{key}": ...}}, or, if you trust the file, load it with trust=True'
             )
         if key not in found.data:
-            raise LoadError(f"{found.label}: it has no {key}, so it is no model of this class")
+            raise LoadError(f"it has no {key}, so it is no model of this class")
 
 
 def _drop_training_kwargs(rebuilder: Rebuilder, kwargs: Pairs, found: ModelFile) -> None:

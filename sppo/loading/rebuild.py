@@ -49,7 +49,7 @@ class Rebuilder:
         self,
         tree: Tree,
         builders: Mapping[str, Builder] | None = None,
-        persistent: Callable[[Rebuilder, Node], Any] | None = None,
+        persistent: Callable[[Node], Any] | None = None,
     ) -> None:
         charge_expanded(tree.root, tree.budget)
         self.tree = tree
@@ -67,7 +67,9 @@ class Rebuilder:
         """
         value = self.value(self.tree.root)
         # cloudpickle completes its functions and classes by calls whose results nobody uses.
-        stray = self.tree.stray_calls([call for call in self.tree.calls if _is_cloudpickle(call)])
+        stray = self.tree.stray_calls(
+            [call for call in self.tree.calls if called(call).startswith("cloudpickle.")]
+        )
         if stray:
             raise NotRestorable(f"it calls {stray[0]} for its side effects")
         return value
@@ -100,7 +102,7 @@ class Rebuilder:
         if isinstance(node, Global):
             return allowlist.resolve(node.module, node.name)
         if isinstance(node, Persistent) and self._persistent is not None:
-            return self._persistent(self, node.payload)
+            return self._persistent(node.payload)
         if isinstance(node, Call):
             return self._made_by(node)
         raise NotRestorable(f"it holds an unexpected {type(node).__name__}")
@@ -173,14 +175,16 @@ def setters(tree: Tree) -> dict[int, Node]:
     return {
         id(call.args[0]): call.args[1]
         for call in tree.calls
-        if isinstance(call.args, tuple) and len(call.args) == 2 and _is_cloudpickle(call)
+        if isinstance(call.args, tuple) and len(call.args) == 2 and called(call).startswith("cloudpickle.")
     }
 
 
-def _is_cloudpickle(call: Call) -> bool:
-    # cloudpickle looks up the constructor of a function's code by a call.
-    function = call.function.function if isinstance(call.function, Call) else call.function
-    return isinstance(function, Global) and canonical(function).startswith("cloudpickle.")
+def called(call: Call) -> str:
+    """The name of what is called; cloudpickle looks up the constructor of a function's code by a call."""
+    inner = call.function.function if isinstance(call.function, Call) else None
+    if isinstance(inner, Global) and canonical(inner) == "cloudpickle._builtin_type":
+        return canonical(inner)
+    return canonical(call.function) if isinstance(call.function, Global) else ""
 
 
 def _ordered_dict(rebuilder: Rebuilder, call: Call) -> OrderedDict[Any, Any]:

@@ -19,13 +19,11 @@ from typing import Any
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import FloatSchedule
-from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.loading.budget import NetworkBudget, charge_model
 from sppo.loading.errors import printable, refused
 from sppo.loading.model_file import (
     RUN_STATE,
-    SCHEDULES_MEMBER,
     TRAINING_KWARGS,
     ModelFile,
     read_bytes,
@@ -44,10 +42,11 @@ class Checked:
 
     :param found: the file's contents
     :param given: the caller's replacements
+    :param label: the file's name
     """
 
-    def __init__(self, found: ModelFile, given: dict[str, Any]) -> None:
-        self.label = found.label
+    def __init__(self, found: ModelFile, given: dict[str, Any], label: str) -> None:
+        self._label = label
         values = dict(found.data)
         # A model that was loaded with parts missing, and saved again, still misses them.
         earlier = values.pop("_left_out", None) or {}
@@ -70,7 +69,7 @@ class Checked:
         if self.left_out:
             parts = "; ".join(f"{key}: {reason}" for key, reason in self.left_out.items())
             warnings.warn(
-                f"{self.label}: left out, because it cannot be restored without running the file's code: "
+                f"{self._label}: left out, because it cannot be restored without running the file's code: "
                 f"{parts}. Prediction works without. Give what training needs with custom_objects, or load a "
                 "file that you trust with trust=True; `python -m sppo inspect` shows the file's contents",
                 stacklevel=3,
@@ -117,12 +116,13 @@ def checked(
         raise ValueError("custom_objects argument must be a dict or None")
     # Upstream compares the policy's arguments that it is given with those of the file.
     given = {key: value for key, value in changes.items() if key != "policy_kwargs"} | (custom_objects or {})
-    found = read_model_file(*read_bytes(path, "zip"), settable(cls), given)
-    require_essentials(found)
-    ready = Checked(found, given)
-    n_envs = env.num_envs if isinstance(env, VecEnv) else 1 if env is not None else found.data.get("n_envs")
+    raw, label = read_bytes(path, "zip")
     # Senseless values that passed the checks meet upstream's code inside.
-    with refused(found.label):
+    with refused(label):
+        found = read_model_file(raw, settable(cls), given)
+        require_essentials(found)
+        ready = Checked(found, given, label)
+        n_envs = found.data.get("n_envs") if env is None else getattr(env, "num_envs", 1)
         charge_model(ready.custom_objects | changes, int(n_envs or 1), found.budget)
         with NetworkBudget(found.weights_bytes, found.budget):
             yield ready
@@ -130,8 +130,10 @@ def checked(
 
 def fitting_weights(path: Path, model: BaseAlgorithm, exact_match: bool) -> dict[str, Any]:
     """The weights and optimizer state of a file, for ``set_parameters`` of ``model``; all of them fit."""
-    found = read_model_file(*read_bytes(path, "zip"), {}, with_data=False)
-    check_weights(found, model, exact_match)
+    raw, label = read_bytes(path, "zip")
+    with refused(label):
+        found = read_model_file(raw, {}, with_data=False)
+        check_weights(found, model, exact_match)
     return found.weights
 
 
@@ -139,14 +141,6 @@ def schedules_by_value(model: BaseAlgorithm) -> dict[str, Any]:
     """The model's schedules that are functions but can be stored as numbers."""
     found = {key: stored(value) for key, value in vars(model).items() if key != "lr_schedule"}
     return {key: value for key, value in found.items() if value is not None}
-
-
-def with_schedules(saved: bytes, by_value: dict[str, Any]) -> bytes:
-    """A saved model with its schedules by value beside upstream's entries, which stay as they are."""
-    stream = io.BytesIO(saved)
-    with zipfile.ZipFile(stream, "a") as archive:
-        archive.writestr(SCHEDULES_MEMBER, json.dumps(by_value))
-    return stream.getvalue()
 
 
 def require_complete(model: BaseAlgorithm) -> None:

@@ -1,9 +1,9 @@
 """Schedules: how they are restored, stored by value, and stood in for where they were left out.
 
 A schedule is often a function, and cloudpickle writes a function with its code, which is not run. Three
-kinds come back nevertheless: functions whose code the running program has itself, the closures of
-Stable-Baselines3's and RL Zoo's own releases (recognised by name; the numbers in them are all that is
-used), and those that were constant or linear when the model was saved: :func:`stored` writes these by value.
+kinds come back nevertheless: functions whose code the running program has itself, the closures that
+Stable-Baselines3 made up to 2.6 (recognised by name; the numbers in them are all that is used), and those
+that were constant or linear when the model was saved: :func:`stored` writes these by value.
 """
 
 from __future__ import annotations
@@ -171,11 +171,6 @@ _CLOSURES: dict[tuple[Any, Any, Any], Callable[..., Any]] = {
     ),
     (_SB3, "get_schedule_fn.<locals>.<lambda>", ("value_schedule",)): _wrapped,
 }
-for _module in ("rl_zoo3.utils", "utils.utils"):
-    for _variable in ("initial_value", "initial_value_"):
-        _CLOSURES[_module, "linear_schedule.<locals>.func", (_variable,)] = lambda value: LinearSchedule(
-            number(value), 0.0, 1.0
-        )
 
 
 def _function(rebuilder: Rebuilder, call: Call) -> Any:

@@ -17,7 +17,7 @@ import torch as th
 
 from sppo.loading.archive import Archive
 from sppo.loading.budget import Budget
-from sppo.loading.errors import LoadError, NotRestorable, refused
+from sppo.loading.errors import LoadError, NotRestorable
 from sppo.loading.pickletree import Call, Global, Node, parse
 from sppo.loading.rebuild import Rebuilder
 
@@ -38,54 +38,50 @@ _STORAGES = {
 _MAX_DIMENSIONS = 16
 
 
-def read_tensors(data: bytes, label: str, budget: Budget) -> tuple[Any, int]:
+def read_tensors(data: bytes, budget: Budget) -> tuple[Any, int]:
     """The object that ``torch.save`` wrote, and how many bytes its numbers have.
 
     Tensors are on the CPU, in dictionaries, lists and tuples.
 
     :param data: the archive's bytes
-    :param label: what to call it in errors
     :param budget: the file's
-    :raises LoadError: if it is damaged, or holds anything but tensors and plain values
+    :raises LoadError: if the archive is damaged
+    :raises NotRestorable: if it holds anything but tensors and plain values
     """
-    archive = Archive(data, label, budget)
+    archive = Archive(data, budget)
     pickles = [name for name in archive.names if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(pickles) != 1:
-        raise LoadError(f"{label}: it was not written by torch.save in the format since torch 1.6")
+        raise LoadError("it was not written by torch.save in the format since torch 1.6")
     prefix = pickles[0].removesuffix("data.pkl")
     if f"{prefix}constants.pkl" in archive.names:
-        raise LoadError(f"{label}: it is a TorchScript program, not a set of weights")
-    byteorder = f"{prefix}byteorder"
-    if byteorder in archive.names and archive.read(byteorder) != b"little":
-        raise LoadError(f"{label}: its numbers are not little-endian")
+        raise LoadError("it is a TorchScript program, not a set of weights")
+    if f"{prefix}byteorder" in archive.names and archive.read(f"{prefix}byteorder") != b"little":
+        raise LoadError("its numbers are not little-endian")
     storages: dict[str, th.Tensor] = {}
 
-    def storage(rebuilder: Rebuilder, payload: Node) -> th.Tensor:
+    def storage(payload: Node) -> th.Tensor:
         """The flat tensor behind ``("storage", type, key, location, count)``; the location is ignored."""
         if not isinstance(payload, tuple) or len(payload) != 5 or payload[0] != "storage":
             raise NotRestorable("it refers to something other than a tensor's numbers")
         _, kind, key, _, count = payload
         dtype = _STORAGES.get(kind.name) if isinstance(kind, Global) and kind.module == "torch" else None
-        if dtype is None or not isinstance(key, str) or type(count) is not int:
-            raise NotRestorable("it has tensors of an unexpected kind")
-        if key not in storages:
-            member = f"{prefix}data/{key}"
-            if member not in archive.names:
-                raise NotRestorable(f"the numbers {member!r} are missing")
+        member = f"{prefix}data/{key}" if isinstance(key, str) else ""
+        if dtype is None or member not in archive.names:
+            raise NotRestorable("it has tensors of an unexpected kind, or without their numbers")
+        if member not in storages:
             # The numbers are copied once here, written anew, and read again by upstream.
             budget.memory(3 * archive.size(member))
-            storages[key] = _flat_tensor(archive.read(member), dtype)
-        found = storages[key]
+            storages[member] = _flat_tensor(archive.read(member), dtype)
+        found = storages[member]
         if found.dtype != dtype or len(found) != count:
-            raise NotRestorable(f"a tensor has {len(found)} numbers instead of {count}")
+            raise NotRestorable(f"a tensor does not have the {len(found)} numbers that are there")
         return found
 
-    with refused(label):
-        values = Rebuilder(parse(archive.read(pickles[0]), budget, True), _BUILDERS, storage).root()
+    values = Rebuilder(parse(archive.read(pickles[0]), budget, True), _BUILDERS, storage).root()
     for tensor in tensors_in(values):
         # An optimizer copies each tensor of its state into the type of the weights, shared or not.
         budget.memory(8 * tensor.numel())
-    return values, sum(storage.nbytes for storage in storages.values())
+    return values, sum(numbers.nbytes for numbers in storages.values())
 
 
 def tensors_in(value: Any) -> Iterator[th.Tensor]:
@@ -98,13 +94,11 @@ def tensors_in(value: Any) -> Iterator[th.Tensor]:
 
 
 def _flat_tensor(raw: bytes, dtype: th.dtype) -> th.Tensor:
-    size = th.empty((), dtype=dtype).element_size()
-    if len(raw) % size:
-        raise NotRestorable("a tensor's numbers are cut short")
     if not raw:
         return th.empty(0, dtype=dtype)
     if dtype is th.bool:
         return th.from_numpy(np.frombuffer(raw, np.uint8) != 0)
+    # This refuses what is no multiple of a number's size.
     return th.frombuffer(bytearray(raw), dtype=dtype)
 
 

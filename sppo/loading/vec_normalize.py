@@ -101,7 +101,7 @@ def load_vec_normalize(
         return VecNormalize.load(str(path), venv)
     raw, label = read_bytes(path, "pkl")
     with refused(label, ". If you trust the file, load it with trust=True"):
-        loaded = Rebuilder(parse(raw, Budget(len(raw), label)), BUILDERS).root()
+        loaded = Rebuilder(parse(raw, Budget(len(raw))), BUILDERS).root()
         if not isinstance(loaded, VecNormalize):
             raise NotRestorable("it holds no VecNormalize")
     with refused(label, " (its statistics are of other observations than these environments give)"):

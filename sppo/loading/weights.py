@@ -19,14 +19,14 @@ def check_weights(found: ModelFile, model: Any, exact_match: bool) -> None:
     expected = set(model._get_torch_save_params()[0])
     if set(found.weights) - expected or (exact_match and set(found.weights) != expected):
         raise LoadError(
-            f"{found.label}: Names of parameters do not match agents' parameters: expected "
-            f"{', '.join(sorted(expected))}, got {brief(sorted(found.weights), 300)}"
+            f"Names of parameters do not match agents' parameters: expected {', '.join(sorted(expected))}, "
+            f"got {brief(sorted(found.weights), 300)}"
         )
     for name, values in found.weights.items():
         target = model
         for part in name.split("."):
             target = getattr(target, part)
-        with refused(f"{found.label}, {name}"):
+        with refused(name):
             if isinstance(target, th.optim.Optimizer):
                 _check_optimizer(target, values)
             else:

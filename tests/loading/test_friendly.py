@@ -226,7 +226,7 @@ def test_spaces_of_all_kinds() -> None:
     from sppo.loading.rebuild import Rebuilder
 
     def rebuilt(raw: bytes) -> Any:
-        return Rebuilder(parse(raw, Budget(len(raw), "file"))).root()
+        return Rebuilder(parse(raw, Budget(len(raw)))).root()
 
     nested = spaces.Dict(
         {
