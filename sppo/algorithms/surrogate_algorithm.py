@@ -38,24 +38,11 @@ from sppo.surrogates import ClipMode, Sample, Surrogate, chosen
 class SurrogateAlgorithm(EngineChoice, SafeLoading):
     """Mix-in that trains an upstream PPO class with any surrogate of the family.
 
-    Use it through :class:`sppo.SPPO`, :class:`sppo.MaskableSPPO` or :class:`sppo.RecurrentSPPO`.
+    Use it through :class:`sppo.SPPO`, which documents the parameters, :class:`sppo.MaskableSPPO` or
+    :class:`sppo.RecurrentSPPO`.
 
     :param args: the upstream class's parameters, unchanged and in the same order
-    :param use_softmax: linearise the log-ratio (sPPO, sMDPO) instead of the ratio (PPO, MDPO)
-    :param eta: step size of the divergence from the old policy, or a function of the remaining
-        progress; ``None`` leaves the divergence out
-    :param clip_mode: which samples sPPO's clip cuts, see :class:`sppo.surrogates.SPPO`. PPO's clip is
-        one-sided by definition: for it only ``"symmetric"`` makes a difference, which raises its lower
-        bound from ``1 - clip_range`` to ``1 / (1 + clip_range)``
-    :param surrogate: a surrogate by name, or as ``"package.module:Class"``; ``None`` is the cell of the
-        family's table that ``use_softmax``, ``clip_range`` and ``eta`` choose
-    :param engine: ``"auto"`` collects and updates in compiled code where :mod:`sppo.engine` covers the
-        model and with PyTorch elsewhere, as well as for upstream's own surrogate (``use_softmax=False``
-        without ``eta``), whose weights stay upstream's bit for bit unless ``"fast"`` is asked for;
-        ``"reference"`` always uses PyTorch, operation for operation
-        as upstream does; ``"fast"`` insists on compiled code and raises if it does not apply
-    :param kwargs: see ``args``; ``clip_range=None`` switches the clip off (then ``eta`` is needed). The
-        parameters of a surrogate chosen by name are taken here, too
+    :param kwargs: likewise, and the parameters of a surrogate chosen by name
     """
 
     #: what stands before the surrogate's name in the name of a run
