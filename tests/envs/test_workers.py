@@ -117,6 +117,8 @@ def test_a_training_goes_on_after_a_caught_error() -> None:
 @pytest.mark.parametrize("moment", ["between", "in step_wait", "in get_attr"])
 def test_an_interrupt(moment: str) -> None:
     """Ctrl-C while workers are busy: their late answers are not taken for answers to later questions."""
+    # Ignored in what a shell has started in the background.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     env = make()
     env.reset()
     if moment == "between":
@@ -132,6 +134,7 @@ def test_an_interrupt(moment: str) -> None:
     assert env.reset().ravel().tolist() == [0] * 4
     assert env.step(actions())[0].ravel().tolist() == [1] * 4
     env.close()
+    signal.signal(signal.SIGINT, before)
 
 
 def test_questions_while_a_step_is_under_way() -> None:
