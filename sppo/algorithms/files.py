@@ -7,17 +7,17 @@ import json
 import pathlib
 import zipfile
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import torch as th
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.utils import FloatSchedule
 
 from sppo.loading.model_file import SCHEDULES_MEMBER
-from sppo.loading.restore import checked, fitting_weights, require_complete, schedules_by_value
-
-SelfSafeLoading = TypeVar("SelfSafeLoading", bound="SafeLoading")
+from sppo.loading.restore import checked, fitting_weights
+from sppo.loading.schedules import SCHEDULE_KEYS, LeftOut, missing, stored
 
 
 class SafeLoading(OnPolicyAlgorithm):
@@ -34,7 +34,8 @@ class SafeLoading(OnPolicyAlgorithm):
         Schedules that are functions, but constant or linear, are stored by value besides: ``load`` restores
         them without running the file's code.
         """
-        by_value = schedules_by_value(self)
+        found = {key: stored(value) for key, value in vars(self).items() if key != "lr_schedule"}
+        by_value = {key: value for key, value in found.items() if value is not None}
         if not by_value:
             return super().save(path, exclude, include)
         stream = io.BytesIO()
@@ -49,7 +50,7 @@ class SafeLoading(OnPolicyAlgorithm):
 
     @classmethod
     def load(
-        cls: type[SelfSafeLoading],
+        cls,
         path: str | pathlib.Path | io.BufferedIOBase,
         env: GymEnv | None = None,
         device: th.device | str = "auto",
@@ -59,7 +60,7 @@ class SafeLoading(OnPolicyAlgorithm):
         *,
         trust: bool = False,
         **kwargs: Any,
-    ) -> SelfSafeLoading:
+    ) -> Self:
         """Load a model, as upstream's ``load`` does, but without running code that the file holds.
 
         What cannot be restored so (a pickled lambda as a learning rate, say) is left out, named in one
@@ -91,4 +92,13 @@ class SafeLoading(OnPolicyAlgorithm):
 
     def require_complete(self) -> None:
         """Refuse to train without something that was left out when the model was loaded."""
-        require_complete(self)
+        left_out: dict[str, str] = vars(self).get("_left_out") or {}
+        still = {key: reason for key, reason in left_out.items() if not self._given_since(key)}
+        if still:
+            raise ValueError(missing(still))
+
+    def _given_since(self, name: str) -> bool:
+        """Whether a schedule that was left out has been set on the model."""
+        value = getattr(self, name, None)
+        inner = value.value_schedule if isinstance(value, FloatSchedule) else value
+        return name in SCHEDULE_KEYS and not isinstance(inner, LeftOut)

@@ -62,13 +62,12 @@ def table() -> dict[tuple[str, str], type]:
 
 
 def resolve(module: str, name: str) -> Any:
-    """What a file means by ``module.name``: a class, one of torch's data types, or a function.
+    """What a file means by ``module.name``: a class or a function.
 
     :raises NotRestorable: if it is neither in :func:`table` nor an imported one of the user's own
     """
-    known = table().get((module, name)) or torch_dtype(module, name)
-    if known is not None:
-        return known
+    if (module, name) in table():
+        return table()[module, name]
     found = _imported(module, name)
     if isinstance(found, types.FunctionType):
         code = found.__code__
@@ -124,9 +123,3 @@ def _imported(module: str, name: str) -> Any:
         # Another name for a class of a closed package, say.
         raise NotRestorable(f"{module}.{name} is another name of {found.__module__}.{found.__qualname__}")
     return found
-
-
-def torch_dtype(module: str, name: str) -> th.dtype | None:
-    """``torch.float32`` and its like, which pickles name as if they were functions."""
-    value = vars(th).get(name) if module == "torch" else None
-    return value if isinstance(value, th.dtype) else None

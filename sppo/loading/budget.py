@@ -127,9 +127,8 @@ def charge_model(data: dict[str, Any], n_envs: int, budget: Budget) -> None:
 
 def _parts(space: spaces.Space) -> list[spaces.Space]:
     """The spaces that a space is composed of, a shared one as often as it occurs."""
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        inner = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-        return [part for child in inner for part in _parts(child)]
+    if isinstance(space, spaces.Dict):
+        return [part for child in space.spaces.values() for part in _parts(child)]
     return [space]
 
 

@@ -36,8 +36,6 @@ class _Brief(reprlib.Repr):
             return f"array of {x.dtype} {x.shape}" if x.size > 8 else repr(x)
         if isinstance(x, spaces.Dict):
             return "Dict" + self.repr_dict(x.spaces, level)
-        if isinstance(x, spaces.Tuple):
-            return "Tuple" + self.repr_tuple(x.spaces, level)
         if isinstance(x, dict):
             return self.repr_dict(x, level)
         # A space of the user's own is printed by the user's method; what that raises, reprlib catches.

@@ -73,7 +73,7 @@ _CLASSES: dict[str, type] = {
     "optimizer_class": th.optim.Optimizer,
     "activation_fn": th.nn.Module,
 }
-_PLAIN = (*ATOMS, np.ndarray, np.generic, np.dtype, th.device, th.dtype, pathlib.PurePath, spaces.Space)
+_PLAIN = (*ATOMS, np.ndarray, np.generic, np.dtype, pathlib.PurePath, spaces.Space)
 _WEIGHTS_MEMBER = re.compile(r"((?!__)[A-Za-z_][A-Za-z0-9_]*(\.(?!__)[A-Za-z_][A-Za-z0-9_]*)*)\.pth")
 _VARIABLES_MEMBERS = ("pytorch_variables", "tensors")
 

@@ -51,14 +51,6 @@ class Pairs:
 
 
 @dataclass(eq=False, slots=True)
-class Members:
-    """A set or frozenset."""
-
-    items: list[Node] = field(default_factory=list)
-    frozen: bool = False
-
-
-@dataclass(eq=False, slots=True)
 class Persistent:
     """A reference to something outside the stream (torch: a tensor's storage)."""
 
@@ -107,8 +99,6 @@ def children(node: Node) -> list[Node]:
             return list(node)
         case Pairs():
             return [part for pair in node.pairs for part in pair]
-        case Members():
-            return node.items
         case Persistent():
             return [node.payload]
         case Call():
@@ -135,33 +125,30 @@ def charge_expanded(root: Node, budget: Budget) -> None:
 
     Upstream's messages, for one, write out what a file holds.
     """
-    size: dict[int, int] = {}
-    texts: dict[int, int] = {}
-    open_nodes: set[int] = set()
-    waiting: list[tuple[Node, bool]] = [(root, False)]
+    #: nodes and characters below a node, by its id; ``None`` while its children are being counted
+    costs: dict[int, tuple[int, int] | None] = {}
+    waiting = [root]
     while waiting:
-        node, finished = waiting.pop()
-        key = id(node)
-        if finished:
-            open_nodes.discard(key)
-            size[key] = 1 + sum(size[id(child)] for child in children(node))
-            own = len(node) if isinstance(node, (str, bytes)) else 0
-            texts[key] = own + sum(texts[id(child)] for child in children(node))
+        node = waiting[-1]
+        if id(node) not in costs:
+            costs[id(node)] = None
+            below = children(node)
+            if any(costs.get(id(child), (0, 0)) is None for child in below):
+                raise NotRestorable("it contains itself")
+            waiting.extend(child for child in below if id(child) not in costs)
+            continue
+        waiting.pop()
+        if costs[id(node)] is None:
+            counted = [costs[id(child)] or (0, 0) for child in children(node)]
+            nodes = 1 + sum(cost[0] for cost in counted)
+            characters = len(node) if isinstance(node, (str, bytes)) else sum(cost[1] for cost in counted)
             # What is larger than the whole budget need not be added up any further.
-            if size[key] > budget.steps:
-                budget.work(size[key])
-        elif key in open_nodes:
-            raise NotRestorable("it contains itself")
-        elif key not in size:
-            open_nodes.add(key)
-            waiting.append((node, True))
-            for child in children(node):
-                if id(child) in open_nodes:
-                    raise NotRestorable("it contains itself")
-                if id(child) not in size:
-                    waiting.append((child, False))
-    budget.work(size[id(root)])
-    budget.memory(texts[id(root)])
+            if nodes > budget.steps:
+                budget.work(nodes)
+            costs[id(node)] = nodes, characters
+    nodes, characters = costs[id(root)] or (0, 0)
+    budget.work(nodes)
+    budget.memory(characters)
 
 
 def parse(data: bytes, budget: Budget, persistent_ids: bool = False) -> Tree:
@@ -199,14 +186,14 @@ _NEW: dict[str, Callable[[], Node]] = {
     "EMPTY_TUPLE": tuple,
     "EMPTY_LIST": list,
     "EMPTY_DICT": Pairs,
-    "EMPTY_SET": Members,
+    "EMPTY_SET": lambda: Call(Global("builtins", "set"), ()),
 }
 #: opcodes that replace everything above the last mark
 _GATHERED: dict[str, Callable[[list[Node]], Node]] = {
     "TUPLE": tuple,
     "LIST": list,
     "DICT": lambda items: Pairs(_in_pairs(items)),
-    "FROZENSET": lambda items: Members(items, frozen=True),
+    "FROZENSET": lambda items: Call(Global("builtins", "frozenset"), (items,)),
 }
 _TUPLE_LENGTHS = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
@@ -255,10 +242,7 @@ class _Machine:
     def _move(self, name: str, argument: Any) -> bool:
         """Framing, the stack and the memo."""
         match name:
-            case "PROTO":
-                if argument > 5:
-                    raise ValueError(f"unknown pickle protocol {argument}")
-            case "FRAME":
+            case "PROTO" | "FRAME":
                 pass  # Frames only help buffering.
             case "MARK":
                 self._marked.append(self._stack)
@@ -295,12 +279,10 @@ class _Machine:
         match name, self._stack[-1]:
             case "APPEND" | "APPENDS", list() as target:
                 target.extend(items)
-            case "APPEND" | "APPENDS", Call() as target:
+            case "APPEND" | "APPENDS" | "ADDITEMS", Call() as target:
                 target.items.extend(items)
             case "SETITEM" | "SETITEMS", Pairs() | Call() as target:
                 target.pairs.extend(_in_pairs(items))
-            case "ADDITEMS", Members(frozen=False) as target:
-                target.items.extend(items)
             case _:
                 raise TypeError
         return True

@@ -21,7 +21,6 @@ from sppo.loading.pickletree import (
     ATOMS,
     Call,
     Global,
-    Members,
     Node,
     Pairs,
     Persistent,
@@ -97,8 +96,6 @@ class Rebuilder:
             return type(node)(self.value(item) for item in node)
         if isinstance(node, Pairs):
             return self.mapping(node.pairs)
-        if isinstance(node, Members):
-            return (frozenset if node.frozen else set)(self.key(item) for item in node.items)
         if isinstance(node, Global):
             return allowlist.resolve(node.module, node.name)
         if isinstance(node, Persistent) and self._persistent is not None:
@@ -132,10 +129,10 @@ class Rebuilder:
         return {self.key(key): self.value(item) for key, item in pairs}
 
     def key(self, node: Node) -> Any:
-        """A dictionary's key or a set's member, which must be cheap to hash."""
+        """A dictionary's key, which must be cheap to hash."""
         flat = isinstance(node, tuple) and len(node) <= 16 and all(isinstance(part, ATOMS) for part in node)
         if not isinstance(node, ATOMS) and not flat:
-            raise NotRestorable("it has a dictionary key or set member that is no plain value")
+            raise NotRestorable("it has a dictionary key that is no plain value")
         return node
 
     def arguments(self, call: Call, *counts: int) -> list[Any]:

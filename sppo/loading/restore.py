@@ -18,7 +18,6 @@ from typing import Any
 
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.utils import FloatSchedule
 
 from sppo.loading.budget import NetworkBudget, charge_model
 from sppo.loading.errors import printable, refused
@@ -31,7 +30,7 @@ from sppo.loading.model_file import (
     require_essentials,
     settable,
 )
-from sppo.loading.schedules import SCHEDULE_KEYS, LeftOut, missing, stored
+from sppo.loading.schedules import LeftOut
 from sppo.loading.weights import check_weights
 
 Path = str | pathlib.Path | io.BufferedIOBase
@@ -135,25 +134,3 @@ def fitting_weights(path: Path, model: BaseAlgorithm, exact_match: bool) -> dict
         found = read_model_file(raw, {}, with_data=False)
         check_weights(found, model, exact_match)
     return found.weights
-
-
-def schedules_by_value(model: BaseAlgorithm) -> dict[str, Any]:
-    """The model's schedules that are functions but can be stored as numbers."""
-    found = {key: stored(value) for key, value in vars(model).items() if key != "lr_schedule"}
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def require_complete(model: BaseAlgorithm) -> None:
-    """Refuse to train a model that was loaded without something that training needs."""
-    left_out = vars(model).get("_left_out") or {}
-    still = {key: reason for key, reason in left_out.items() if not _given_since(model, key)}
-    if still:
-        raise ValueError(missing(still))
-
-
-def _given_since(model: BaseAlgorithm, key: str) -> bool:
-    """Whether a schedule that was left out has been set on the model."""
-    value = getattr(model, key, None)
-    if isinstance(value, FloatSchedule):
-        value = value.value_schedule
-    return key in SCHEDULE_KEYS and not isinstance(value, LeftOut)

@@ -176,29 +176,22 @@ _CLOSURES: dict[tuple[Any, Any, Any], Callable[..., Any]] = {
 def _function(rebuilder: Rebuilder, call: Call) -> Any:
     """A function that cloudpickle wrote with its code: one of :data:`_CLOSURES`, or of the program itself."""
     slots = _slots(rebuilder, call)
-    module, name = slots.get("__module__"), slots.get("__qualname__")
-    if not isinstance(module, str) or not isinstance(name, str):
-        raise NotRestorable("a function comes with its code, which is not run")
-    code = call.args[0] if isinstance(call.args, tuple) and call.args else None
-    variables = (
-        code.args[-2] if isinstance(code, Call) and isinstance(code.args, tuple) and code.args else None
-    )
-    if not isinstance(variables, tuple) or not all(isinstance(variable, str) for variable in variables):
-        raise NotRestorable(f"the function {module}.{name} is written in an unexpected way")
-    cells = slots.get("__closure__") or ()
-    values = [_cell(rebuilder, cell) for cell in cells] if isinstance(cells, tuple) else []
-    if len(values) != len(variables):
+    match slots.get("__module__"), slots.get("__qualname__"), slots.get("__closure__") or (), call.args:
+        # The code is made by a call whose last arguments are the names of variables.
+        case str(module), str(name), tuple(cells), (Call(args=(*_, tuple(variables), _)), *_):
+            values = [_cell(rebuilder, cell) for cell in cells]
+        case _:
+            raise NotRestorable("a function comes with its code, which is not run")
+    if len(values) != len(variables) or not all(isinstance(variable, str) for variable in variables):
         raise NotRestorable(f"the function {module}.{name} is written in an unexpected way")
     if any(isinstance(value, float) and math.isnan(value) for value in values):
         raise NotRestorable(f"the function {module}.{name} has a parameter that is no number")
     if (module, name, variables) in _CLOSURES:
         return _CLOSURES[module, name, variables](*values)
     try:
-        return (
-            allowlist.closure(module, name, variables, values)
-            if variables
-            else allowlist.resolve(module, name)
-        )
+        if variables:
+            return allowlist.closure(module, name, variables, values)
+        return allowlist.resolve(module, name)
     except NotRestorable:
         raise NotRestorable(f"the function {module}.{name} comes with its code, which is not run") from None
 

@@ -112,7 +112,7 @@ def _sizes(value: Any) -> tuple[int, ...]:
 def _tensor(rebuilder: Rebuilder, call: Call) -> th.Tensor:
     """A view of a storage; its last element must lie inside, and it must not repeat elements."""
     rebuilder.state_node(call)
-    numbers, offset, size, stride = rebuilder.arguments(call, 4, 6, 7)[:4]
+    numbers, offset, size, stride = rebuilder.arguments(call, 6, 7)[:4]
     size, stride = _sizes(size), _sizes(stride)
     if not isinstance(numbers, th.Tensor) or type(offset) is not int or len(size) != len(stride):
         raise NotRestorable("a tensor is malformed")
@@ -123,16 +123,4 @@ def _tensor(rebuilder: Rebuilder, call: Call) -> th.Tensor:
     return th.as_strided(numbers, size, stride, offset)
 
 
-def _parameter(rebuilder: Rebuilder, call: Call) -> th.Tensor:
-    rebuilder.state_node(call)
-    tensor = rebuilder.arguments(call, 3)[0]
-    if not isinstance(tensor, th.Tensor):
-        raise NotRestorable("a parameter is malformed")
-    return tensor
-
-
-_BUILDERS = {
-    "torch._utils._rebuild_tensor": _tensor,
-    "torch._utils._rebuild_tensor_v2": _tensor,
-    "torch._utils._rebuild_parameter": _parameter,
-}
+_BUILDERS = {"torch._utils._rebuild_tensor_v2": _tensor}

@@ -41,8 +41,6 @@ def _running_mean_std(rebuilder: Rebuilder, call: Call) -> RunningMeanStd:
 
 def _vec_normalize(rebuilder: Rebuilder, call: Call) -> VecNormalize:
     state = {key: rebuilder.value(node) for key, node in rebuilder.attributes(call).items()}
-    made = VecNormalize.__new__(VecNormalize)
-    made.venv = None  # type: ignore[assignment]
     for key in ("observation_space", "action_space"):
         if not isinstance(state[key], spaces.Space):
             raise NotRestorable(f"{key} is no space")
@@ -55,13 +53,8 @@ def _vec_normalize(rebuilder: Rebuilder, call: Call) -> VecNormalize:
         if key not in _SETTABLE:
             raise NotRestorable(f"it sets {printable(key, 80)}, which is no part of VecNormalize")
         check_plain(value, RunningMeanStd)
-    made.__dict__.update(state)
-    if "norm_obs_keys" not in state:
-        # Releases without the parameter normalised all parts.
-        every = (
-            list(made.observation_space.spaces) if isinstance(made.observation_space, spaces.Dict) else None
-        )
-        made.norm_obs_keys = every
+    made = VecNormalize.__new__(VecNormalize)
+    made.__dict__.update(state | {"venv": None})
     return made
 
 
