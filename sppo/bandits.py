@@ -35,6 +35,7 @@ import numpy.typing as npt
 from numba import prange
 from scipy.special import logsumexp, stdtrit
 
+from sppo.arguments import integer, one_of
 from sppo.compiled import njit
 
 FloatArray = npt.NDArray[np.float64]
@@ -282,14 +283,13 @@ def simulate(
     :param points: at how many equally spaced rounds to record the regret (every round if ``horizon`` is less)
     :param threads: number of threads; all that Numba may use if ``None``. The result does not depend on it
     """
-    if algorithm not in ALGORITHMS:
-        raise ValueError(f"unknown algorithm {algorithm!r}; choose from {', '.join(map(repr, ALGORITHMS))}")
-    horizon = _integer("horizon", horizon, least=1)
-    agent_seed = _integer("agent_seed", agent_seed, least=0)
+    one_of("algorithm", algorithm, ALGORITHMS)
+    horizon = integer("horizon", horizon, least=1)
+    agent_seed = integer("agent_seed", agent_seed, least=0)
     step_sizes = _step_sizes(eta)
     seed_list = _seed_list(seeds)
     table = _means_table(arms, gap, means, seed_list)
-    points = min(_integer("points", points, least=1), horizon)
+    points = min(integer("points", points, least=1), horizon)
     rounds = np.array([horizon * i // points for i in range(1, points + 1)], dtype=np.int64)
     streams: Any = [agent_stream(seed, agent_seed).bit_generator.state for seed in seed_list]
     states = np.array([stream["state"]["state"] for stream in streams], dtype=np.uint64)
@@ -299,7 +299,7 @@ def simulate(
     log_weights = np.zeros((*runs, table.shape[1]))
 
     before = numba.get_num_threads()
-    numba.set_num_threads(before if threads is None else _integer("threads", threads, least=1))
+    numba.set_num_threads(before if threads is None else integer("threads", threads, least=1))
     try:
         _run_all(ALGORITHMS.index(algorithm), table, states, step_sizes, rounds, regret, pulls, log_weights)
     finally:
@@ -319,14 +319,6 @@ def simulate(
     )
 
 
-def _integer(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be an integer, not {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, not {value}")
-    return int(value)
-
-
 def _step_sizes(eta: Any) -> FloatArray:
     step_sizes = np.atleast_1d(np.asarray(eta, dtype=np.float64))
     if step_sizes.ndim != 1 or step_sizes.size == 0:
@@ -338,10 +330,10 @@ def _step_sizes(eta: Any) -> FloatArray:
 
 def _seed_list(seeds: Any) -> list[int]:
     if isinstance(seeds, int | np.integer):
-        return list(range(_integer("seeds", seeds, least=1)))
+        return list(range(integer("seeds", seeds, least=1)))
     if not isinstance(seeds, Iterable):
         raise TypeError(f"seeds must be a number of seeds or a sequence of integers, not {seeds!r}")
-    seed_list = [_integer("each seed", seed, least=0) for seed in seeds]
+    seed_list = [integer("each seed", seed, least=0) for seed in seeds]
     if not seed_list:
         raise ValueError("seeds is empty; give a number of seeds or a sequence of integers")
     if len(set(seed_list)) < len(seed_list):
@@ -354,7 +346,7 @@ def _means_table(arms: Any, gap: Any, means: Any, seeds: list[int]) -> FloatArra
     if means is None:
         if arms is None or gap is None:
             raise TypeError("give arms and gap, or means")
-        arms = _integer("arms", arms, least=2)
+        arms = integer("arms", arms, least=2)
         if not 0.0 <= gap <= 1.0:
             raise ValueError(f"gap must be in [0, 1] for the means to be probabilities, not {gap!r}")
         return np.stack([bernoulli_means(seed, arms, gap) for seed in seeds])

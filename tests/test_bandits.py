@@ -166,7 +166,7 @@ GOOD = {"arms": 3, "gap": 0.5, "horizon": 10, "eta": 0.1, "seeds": 2}
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"algorithm": "ucb"}, ValueError, "'exp3-lbiw'"),
+        ({"algorithm": "ucb"}, ValueError, "exp3-lbiw"),
         ({"arms": 1}, ValueError, "arms must be at least 2"),
         ({"arms": 2.5}, TypeError, "arms must be an integer"),
         ({"gap": 1.5}, ValueError, "gap must be in"),

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp, softmax, xlogy
 
+from sppo.arguments import finite_array, one_of
 from sppo.exact.evaluation import Array
 from sppo.exact.mdp import Evaluation, TabularMDP
 
@@ -130,8 +130,7 @@ class LinearSoftmax:
     features: Array
 
     def __post_init__(self) -> None:
-        if np.ndim(self.features) != 3:
-            raise ValueError(f"features must have shape (S, A, k), not {np.shape(self.features)}")
+        finite_array("features", self.features, "S", "A", "k")
 
     def initial(self) -> Array:
         """The uniform policy."""
@@ -148,38 +147,27 @@ class LinearSoftmax:
 
 @dataclass(frozen=True)
 class LinearizedObjective:
-    """ℓ_t for one policy π_t, as a function of θ."""
+    """ℓ_t for one policy π_t, as a function of θ.
+
+    :param start: J(π_t)
+    :param point: π_t
+    :param slope: ∇_π J(π_t)
+    :param weights: w(s)/η(s)
+    """
 
     representation: Representation
     mirror_map: MirrorMap
     parameterization: Parameterization
-    evaluation: Evaluation
-    theta_t: Array
-    inv_eta: Array
-    gamma: float
-
-    @cached_property
-    def point(self) -> Array:
-        """π_t."""
-        return self.representation.of(self.parameterization.logits(self.theta_t))
-
-    @cached_property
-    def slope(self) -> Array:
-        """∇_π J(π_t)."""
-        return self.representation.gradient(self.evaluation) / (1.0 - self.gamma)
-
-    @cached_property
-    def weights(self) -> Array:
-        """w(s)/η(s)."""
-        return self.evaluation.occupancy * self.inv_eta / (1.0 - self.gamma)
+    start: float
+    point: Array
+    slope: Array
+    weights: Array
 
     def value(self, theta: Array) -> float:
         """ℓ_t(θ)."""
         point = self.representation.of(self.parameterization.logits(theta))
         linear = np.sum((point - self.point) * self.slope)
-        return float(
-            self.evaluation.value + linear - self.weights @ self.mirror_map.bregman(point, self.point)
-        )
+        return float(self.start + linear - self.weights @ self.mirror_map.bregman(point, self.point))
 
     def gradient(self, theta: Array) -> Array:
         """∇ℓ_t(θ): ∇_π J - (w/η)(∇φ(π) - ∇φ(π_t)), pulled back through the representation to θ."""
@@ -188,12 +176,6 @@ class LinearizedObjective:
         pull = self.mirror_map.gradient(point) - self.mirror_map.gradient(self.point)
         cotangent = self.slope - self.weights[:, None] * pull
         return self.parameterization.pullback(theta, self.representation.pullback(logits, cotangent))
-
-
-def _named(what: str, value: Any, known: dict[str, Any]) -> Any:
-    if isinstance(value, str) and value not in known:
-        raise ValueError(f"{what} must be one of {', '.join(known)}, not {value!r}")
-    return known[value] if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -210,14 +192,18 @@ class FMA:
     parameterization: Parameterization | None = None
 
     def __post_init__(self) -> None:
-        representation, mirror_map = self._resolved()
-        if representation is SOFTMAX and mirror_map is NEGATIVE_ENTROPY:
+        if isinstance(self.representation, str):
+            one_of("representation", self.representation, REPRESENTATIONS)
+        if isinstance(self.mirror_map, str):
+            one_of("mirror_map", self.mirror_map, MIRROR_MAPS)
+        if self._resolved() == (SOFTMAX, NEGATIVE_ENTROPY):
             raise ValueError("the negative entropy is a map on probabilities: use the direct representation")
 
     def _resolved(self) -> tuple[Representation, MirrorMap]:
+        representation, mirror_map = self.representation, self.mirror_map
         return (
-            _named("representation", self.representation, REPRESENTATIONS),
-            _named("mirror_map", self.mirror_map, MIRROR_MAPS),
+            REPRESENTATIONS[representation] if isinstance(representation, str) else representation,
+            MIRROR_MAPS[mirror_map] if isinstance(mirror_map, str) else mirror_map,
         )
 
     def for_mdp(self, mdp: TabularMDP) -> Parameterization:
@@ -228,31 +214,11 @@ class FMA:
         self, mdp: TabularMDP, theta_t: Array, eta: npt.ArrayLike, evaluation: Evaluation | None = None
     ) -> LinearizedObjective:
         """ℓ_t at θ_t, with η a number or one number per state."""
-        parameterization = self.for_mdp(mdp)
+        parameterization, (representation, mirror_map) = self.for_mdp(mdp), self._resolved()
+        logits = parameterization.logits(theta_t)
         if evaluation is None:
-            evaluation = mdp.evaluate(softmax(parameterization.logits(theta_t), axis=1))
-        inv_eta = np.broadcast_to(1.0 / np.asarray(eta, dtype=np.float64), (mdp.n_states,))
-        representation, mirror_map = self._resolved()
-        return LinearizedObjective(
-            representation, mirror_map, parameterization, evaluation, theta_t, inv_eta, mdp.gamma
-        )
-
-    def ascend(
-        self,
-        mdp: TabularMDP,
-        theta: Array,
-        eta: npt.ArrayLike,
-        alpha: float,
-        inner_steps: int,
-        evaluation: Evaluation,
-    ) -> Array:
-        """One iteration of Algorithm 1: ``inner_steps`` times ω ← ω + α (1 - γ) ∇ℓ_t(ω) from ω = θ_t.
-
-        The factor 1 - γ turns the unnormalised occupancy into the normalised one, so that α means here what
-        it means for the named objectives.
-        """
-        surrogate = self.surrogate(mdp, theta, eta, evaluation)
-        omega = theta
-        for _ in range(inner_steps):
-            omega = omega + alpha * (1.0 - mdp.gamma) * surrogate.gradient(omega)
-        return omega
+            evaluation = mdp.evaluate(softmax(logits, axis=1))
+        slope = representation.gradient(evaluation) / (1.0 - mdp.gamma)
+        weights = evaluation.occupancy / np.asarray(eta, dtype=np.float64) / (1.0 - mdp.gamma)
+        point, start = representation.of(logits), evaluation.value
+        return LinearizedObjective(representation, mirror_map, parameterization, start, point, slope, weights)

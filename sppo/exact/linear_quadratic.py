@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import solve_discrete_are, solve_discrete_lyapunov
 
+from sppo.arguments import finite_array
 from sppo.exact.evaluation import Array
 
 
@@ -117,12 +118,9 @@ class LQR:
         initial_covariance: npt.ArrayLike | None = None,
         noise_covariance: npt.ArrayLike | None = None,
     ) -> None:
-        self.dynamics, self.control = _matrix("dynamics", dynamics), _matrix("control", control)
-        states, actions = len(self.dynamics), self.control.shape[1]
-        if self.dynamics.shape != (states, states):
-            raise ValueError(f"dynamics must be square, not {self.dynamics.shape}")
-        if len(self.control) != states:
-            raise ValueError(f"control must have {states} rows, one per state, not {self.control.shape}")
+        self.dynamics = finite_array("dynamics", dynamics, "n", "n")
+        self.control = finite_array("control", control, len(self.dynamics), "p")
+        states, actions = self.control.shape
         if not 0 < gamma < 1:
             raise ValueError(f"gamma must be strictly between 0 and 1, not {gamma!r}")
         self.gamma = float(gamma)
@@ -150,13 +148,11 @@ class LQR:
         :param scale: L; a number stands for that multiple of the identity
         """
         states, actions = self.control.shape
-        gain_matrix = _matrix("gain", np.zeros((actions, states)) if gain is None else gain)
-        scale_matrix = _matrix("scale", scale if np.ndim(scale) else scale * np.eye(actions))
-        if gain_matrix.shape != (actions, states):
-            raise ValueError(f"gain must have shape ({actions}, {states}), not {gain_matrix.shape}")
-        if len(scale_matrix) != actions:
-            raise ValueError(f"scale must be a number or have {actions} rows, not shape {scale_matrix.shape}")
-        return LinearGaussianPolicy(gain_matrix, scale_matrix)
+        gain = np.zeros((actions, states)) if gain is None else gain
+        scale = scale if np.ndim(scale) else scale * np.eye(actions)
+        return LinearGaussianPolicy(
+            finite_array("gain", gain, actions, states), finite_array("scale", scale, actions, "q")
+        )
 
     def spectral_radius(self, policy: LinearGaussianPolicy) -> float:
         """Of √γ (A + BK); the policy's return is finite if and only if it is below 1."""
@@ -244,19 +240,8 @@ def _lyapunov(transition: Array, source: Array) -> Array:
     return (solution + solution.T) / 2
 
 
-def _matrix(name: str, value: npt.ArrayLike) -> Array:
-    matrix = np.array(value, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.size == 0:
-        raise ValueError(f"{name} must be a matrix, not an array of shape {matrix.shape}")
-    if not np.isfinite(matrix).all():
-        raise ValueError(f"{name} has entries that are not finite")
-    return matrix
-
-
 def _symmetric(name: str, value: npt.ArrayLike, size: int, *, definite: bool) -> Array:
-    matrix = _matrix(name, value)
-    if matrix.shape != (size, size):
-        raise ValueError(f"{name} must have shape ({size}, {size}), not {matrix.shape}")
+    matrix = finite_array(name, value, size, size)
     if not np.allclose(matrix, matrix.T, rtol=1e-10, atol=1e-12):
         raise ValueError(f"{name} must be symmetric")
     least = np.linalg.eigvalsh(matrix)[0]

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from sppo.exact.evaluation import Array, action_values, evaluate_dense
+from sppo.arguments import finite_array
+from sppo.exact.evaluation import Array, Problem, action_values, evaluate_dense
 from sppo.exact.linear_systems import Order, PolicySystem, elimination_order
 
 #: Up to so many states a policy is evaluated by the compiled dense factorisation.
@@ -42,17 +43,8 @@ class Evaluation:
         return f"Evaluation(value={self.value:.6g}, states={self.v.size}, actions={self.q.shape[1]})"
 
 
-@dataclass(frozen=True)
-class Optimum:
-    """Optimal values: J* (``value``), V* (``v``), Q* (``q``) and a deterministic optimal ``policy``."""
-
-    value: float
-    v: Array
-    q: Array
-    policy: Array
-
-    def __repr__(self) -> str:
-        return f"Optimum(value={self.value:.6g}, states={self.v.size}, actions={self.q.shape[1]})"
+#: What is known about an optimal policy is what is known about any.
+Optimum = Evaluation
 
 
 class TabularMDP:
@@ -81,37 +73,29 @@ class TabularMDP:
         self.gamma = float(gamma)
         if not 0.0 <= self.gamma < 1.0:
             raise ValueError(f"gamma must be in [0, 1), not {gamma}")
-        self.reward = _finite(reward, "reward", ndim=2)
+        self.reward = finite_array("reward", reward, "S", "A")
         self.n_states, self.n_actions = self.reward.shape
-        self.start = _finite(start, "start", ndim=1)
-        if self.start.shape != (self.n_states,):
-            raise ValueError(f"start must have shape ({self.n_states},), not {self.start.shape}")
+        self.start = finite_array("start", start, self.n_states)
         _check_distributions(self.start[None], "start")
         self.transition = self._transition_rows(transition)
         low, high = float(self.reward.min()), float(self.reward.max())
-        self.reward_range = (
-            (low, high) if reward_range is None else (float(reward_range[0]), float(reward_range[1]))
-        )
-        if self.reward_range[0] > low or self.reward_range[1] < high:
-            raise ValueError(
-                f"reward_range {self.reward_range} does not contain the rewards, [{low}, {high}]"
-            )
+        least, most = (low, high) if reward_range is None else map(float, reward_range)
+        self.reward_range = (least, most)
+        if least > low or most < high:
+            raise ValueError(f"reward_range {reward_range} does not contain the rewards, [{low}, {high}]")
         for array in (self.reward, self.start):
             array.flags.writeable = False
 
     def _transition_rows(self, transition: Any) -> sp.csr_matrix:
-        states, actions = self.n_states, self.n_actions
-        sparse = sp.issparse(transition)
-        expected = (states * actions, states) if sparse else (states, actions, states)
-        given = transition.shape if sparse else np.shape(transition)
-        if given != expected:
-            layout = "one row per state and action" if sparse else "state, action, next state"
+        states, actions = self.reward.shape
+        if not sp.issparse(transition):
+            dense = finite_array("transition", transition, states, actions, states)
+            transition = dense.reshape(states * actions, states)
+        elif transition.shape != (states * actions, states):
             raise ValueError(
-                f"transition must have shape {expected} ({layout}) "
-                f"for a reward of shape {self.reward.shape}, not {given}"
+                f"a sparse transition has one row per state and action, "
+                f"shape {(states * actions, states)}, not {transition.shape}"
             )
-        if not sparse:
-            transition = np.reshape(_finite(transition, "transition", ndim=3), (states * actions, states))
         rows = sp.csr_matrix(transition, dtype=np.float64, copy=True)
         if not np.all(np.isfinite(rows.data)):
             raise ValueError("transition has entries that are not finite")
@@ -132,10 +116,12 @@ class TabularMDP:
         )
 
     @cached_property
-    def csr(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Array]:
-        """(indptr, indices, data) of the transitions with 64-bit indices, as the kernels take them."""
+    def compiled(self) -> Problem:
+        """The MDP as the kernels take it: 64-bit indices, and r_l/(1 - γ)."""
         rows = self.transition
-        return rows.indptr.astype(np.int64), rows.indices.astype(np.int64), rows.data
+        indptr, indices = rows.indptr.astype(np.int64), rows.indices.astype(np.int64)
+        lowest = self.reward_range[0] / (1.0 - self.gamma)
+        return Problem(indptr, indices, rows.data, self.reward, self.start, self.gamma, lowest)
 
     @cached_property
     def _order(self) -> Order | None:
@@ -143,9 +129,7 @@ class TabularMDP:
 
     def check_policy(self, policy: npt.ArrayLike) -> Array:
         """``policy`` as a float array, or an error that says what is wrong with it."""
-        array = _finite(policy, "policy", ndim=2)
-        if array.shape != self.reward.shape:
-            raise ValueError(f"policy must have shape {self.reward.shape} (state, action), not {array.shape}")
+        array = finite_array("policy", policy, *self.reward.shape)
         _check_distributions(array, "policy")
         return array
 
@@ -159,14 +143,12 @@ class TabularMDP:
         advantage, occupancy = np.empty(self.reward.shape), np.empty(self.n_states)
         if self.n_states <= DENSE_LIMIT:
             matrix = np.empty((self.n_states, self.n_states))
-            value = evaluate_dense(
-                *self.csr, self.reward, self.start, self.gamma, policy, matrix, v, q, advantage, occupancy
-            )
+            value = evaluate_dense(self.compiled, policy, matrix, v, q, advantage, occupancy)
         else:
             system = PolicySystem(self.policy_transition(policy), self.gamma, self._order)
             v[:] = system.values(np.sum(policy * self.reward, axis=1))
             occupancy[:] = system.occupancy(self.start)
-            action_values(*self.csr, self.reward, self.gamma, policy, v, q, advantage)
+            action_values(self.compiled, policy, v, q, advantage)
             value = float(self.start @ v)
         return Evaluation(policy, value, v, q, advantage, occupancy)
 
@@ -179,8 +161,8 @@ class TabularMDP:
         )
         return sp.csr_matrix(weights @ self.transition)
 
-    def optimal(self) -> Optimum:
-        """V*, Q* and an optimal policy: value iteration to get near, policy iteration to be exact."""
+    def optimal(self) -> Evaluation:
+        """An optimal policy, deterministic: value iteration to get near, policy iteration to be exact."""
         v = np.zeros(self.n_states)
         for _ in range(2000):
             q = self._backup(v)
@@ -199,22 +181,11 @@ class TabularMDP:
             slack = 1e-11 * max(1.0, float(np.max(np.abs(q))))
             better = q.max(axis=1) > q[np.arange(self.n_states), actions] + slack
             if not better.any():
-                return Optimum(evaluation.value, evaluation.v, q, policy)
+                return evaluation
             actions = np.where(better, q.argmax(axis=1), actions)
 
     def _backup(self, v: Array) -> Array:
         return self.reward + self.gamma * (self.transition @ v).reshape(self.reward.shape)
-
-
-def _finite(value: Any, name: str, *, ndim: int) -> Array:
-    array = np.array(value, dtype=np.float64, order="C")
-    if array.ndim != ndim or array.size == 0:
-        raise ValueError(
-            f"{name} must be a non-empty array with {ndim} dimensions, not of shape {array.shape}"
-        )
-    if not np.all(np.isfinite(array)):
-        raise ValueError(f"{name} has entries that are not finite")
-    return array
 
 
 def _check_distributions(rows: Any, name: str, actions: int = 0) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_softmax
 
+from sppo.arguments import one_of
 from sppo.exact.evaluation import Array
 from sppo.exact.mdp import Evaluation
 
@@ -28,8 +29,7 @@ OBJECTIVES = ("smdpo", "mdpo", "trpo", "ppo")
 
 
 def _check(objective: str, *, divergence: bool = False) -> None:
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, not {objective!r}")
+    one_of("objective", objective, OBJECTIVES)
     if divergence and objective == "ppo":
         raise ValueError("ppo has no divergence: it stays close by clipping the ratio")
 

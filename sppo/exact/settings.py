@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sppo.exact import kernels, outer_loop
+from sppo.arguments import given, integer, one_of, positive
+from sppo.exact import kernels, outer_loop, theory
 from sppo.exact.evaluation import Array
+from sppo.exact.framework import FMA
 from sppo.exact.kernels import Method
 from sppo.exact.mdp import TabularMDP
 
@@ -31,6 +33,7 @@ COMBINATIONS: dict[tuple[str, str], tuple[tuple[str, ...], dict[str, Any]]] = {
     ("cpi", "closed_form"): (("alpha",), {}),
     ("ppo", "fixed"): (("alpha", "epsilon"), {}),
     ("pg", "fixed"): (("alpha",), {}),
+    ("fma", "fixed"): (("eta", "alpha"), {}),
 }
 for _name in ("smdpo", "mdpo", "trpo"):
     COMBINATIONS[_name, "fixed"] = (("eta", "alpha"), {})
@@ -85,69 +88,60 @@ class Plan:
     settings: dict[str, Any]
     numbers: Method
     inv_eta: Array
+    family: FMA | None = None
 
 
-def make_plan(mdp: TabularMDP, objective: str, method: str, inner_steps: Any, given: dict[str, Any]) -> Plan:
+def make_plan(
+    mdp: TabularMDP, objective: str | FMA, method: str, inner_steps: Any, values: dict[str, Any]
+) -> Plan:
     """Check the combination and its hyper-parameters (``None`` means not given)."""
-    required, optional = _combination(objective, method)
-    given = {name: value for name, value in given.items() if value is not None}
-    where = f"solve(objective={objective!r}, method={method!r})"
-    if unknown := [name for name in given if name not in required and name not in optional]:
-        allowed = ", ".join([*required, *optional])
-        raise TypeError(f"{where} takes no {', '.join(unknown)}; it takes {allowed}")
-    if missing := [name for name in required if name not in given]:
-        raise TypeError(f"{where} needs {', '.join(missing)}")
-    if check_count("inner_steps", inner_steps) > 1 and (method == "closed_form" or objective == "pg"):
-        raise ValueError(f"{objective} with {method} makes one update per iteration: inner_steps must be 1")
-    settings = {**optional, **given}
-    inv_eta = _inverse_eta(mdp, objective, settings.get("eta"))
-    if method == "closed_form" and objective in ("mdpo", "npg") and not np.all(inv_eta > 0.0):
+    family = objective if isinstance(objective, FMA) else None
+    name = objective if isinstance(objective, str) else "fma"
+    if family is None and name not in NAMES:
+        raise ValueError(f"objective must be one of {', '.join(NAMES)} or an FMA instance, not {name!r}")
+    required, optional = _combination(name, method)
+    found = given(f"solve(objective={name!r}, method={method!r})", values, required, optional)
+    if integer("inner_steps", inner_steps) > 1 and (method == "closed_form" or name == "pg"):
+        raise ValueError(f"{name} with {method} makes one update per iteration: inner_steps must be 1")
+    settings = {**optional, **found}
+    inv_eta = _inverse_eta(mdp, name, settings.get("eta"))
+    if method == "closed_form" and name in ("mdpo", "npg") and not np.all(inv_eta > 0.0):
         raise ValueError("eta must be finite: an infinite one would move all probability at once")
     numbers = {}
-    for name in _RANGES.keys() & settings.keys():
-        accepts, meaning = _RANGES[name]
-        numbers[name] = float(settings[name])
-        if not accepts(numbers[name]):
-            raise ValueError(f"{name} must be {meaning}, not {settings[name]}")
+    for key in _RANGES.keys() & settings.keys():
+        accepts, meaning = _RANGES[key]
+        numbers[key] = float(settings[key])
+        if not accepts(numbers[key]):
+            raise ValueError(f"{key} must be {meaning}, not {settings[key]}")
     test = settings.get("armijo_test", "regularized")
-    if test not in _ARMIJO_TESTS:
-        raise ValueError(f"armijo_test must be one of {', '.join(_ARMIJO_TESTS)}, not {test!r}")
-    closed = method == "closed_form"
-    return Plan(
-        objective,
-        method,
-        {**settings, "inner_steps": inner_steps},
-        Method(
-            objective=_STEP_KINDS[objective] if closed else _OBJECTIVES.get(objective, kernels.MDPO),
-            per_state=isinstance(settings.get("eta"), str),
-            inner_steps=int(inner_steps),
-            alpha=_alpha(mdp, objective, settings.get("alpha")),
-            rule=kernels.TRUST_REGION if method == "constrained" else _ARMIJO_TESTS[test],
-            tries=check_count("max_tries", settings.get("max_tries", 1)),
-            **numbers,
-        ),
-        inv_eta,
+    one_of("armijo_test", test, _ARMIJO_TESTS)
+    kinds = _STEP_KINDS if method == "closed_form" else _OBJECTIVES
+    compiled = Method(
+        objective=kinds.get(name, kernels.MDPO),
+        per_state=isinstance(settings.get("eta"), str),
+        inner_steps=int(inner_steps),
+        alpha=_alpha(mdp, name, settings.get("alpha")),
+        rule=kernels.TRUST_REGION if method == "constrained" else _ARMIJO_TESTS[test],
+        tries=integer("max_tries", settings.get("max_tries", 1)),
+        **numbers,
     )
+    return Plan(name, method, {**settings, "inner_steps": inner_steps}, compiled, inv_eta, family)
 
 
-def _combination(objective: str, method: str) -> tuple[tuple[str, ...], dict[str, Any]]:
-    if objective not in NAMES:
-        raise ValueError(f"objective must be one of {', '.join(NAMES)} or an FMA instance, not {objective!r}")
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    if (objective, method) not in COMBINATIONS:
-        possible = " and ".join(m for o, m in COMBINATIONS if o == objective)
-        reason = _REASONS.get(f"{objective} {method}", f"{objective} is defined for {possible} only")
-        raise ValueError(f"{objective} with {method} makes no sense: {reason}")
-    return COMBINATIONS[objective, method]
+def _combination(name: str, method: str) -> tuple[tuple[str, ...], dict[str, Any]]:
+    one_of("method", method, METHODS)
+    if (name, method) not in COMBINATIONS:
+        possible = " and ".join(m for o, m in COMBINATIONS if o == name)
+        reason = _REASONS.get(f"{name} {method}", f"{name} is defined for {possible} only")
+        raise ValueError(f"{name} with {method} makes no sense: {reason}")
+    return COMBINATIONS[name, method]
 
 
 def _inverse_eta(mdp: TabularMDP, objective: str, eta: Any) -> Array:
     if eta is None:
         return np.zeros(mdp.n_states)
     if isinstance(eta, str):
-        if eta != "per-state":
-            raise ValueError(f'eta must be a number, one number per state or "per-state", not {eta!r}')
+        theory.check_rule(eta)
         if objective != "smdpo":
             raise ValueError(
                 'eta="per-state" is derived for the softmax representation (smdpo); '
@@ -177,19 +171,9 @@ def _alpha(mdp: TabularMDP, objective: str, alpha: Any) -> float:
             return THEORY
         low, high = mdp.reward_range
         return -((1.0 - mdp.gamma) ** 2) / (4.0 * (high - low)) if high > low else 0.0
-    alpha = float(alpha)
-    if not (math.isfinite(alpha) and alpha > 0.0):
-        raise ValueError(f"alpha must be positive and finite, not {alpha}")
     if objective == "cpi" and alpha > 1.0:
         raise ValueError(f"alpha is the weight of the greedy policy in a mixture, at most 1, not {alpha}")
-    return alpha
-
-
-def check_count(name: str, value: Any) -> int:
-    """A positive integer, or an error."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be a positive integer, not {value!r}")
-    return int(value)
+    return positive("alpha", alpha)
 
 
 def initial_logits(mdp: TabularMDP, logits: npt.ArrayLike | None, *, finite: bool) -> Array:

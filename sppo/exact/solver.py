@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
+from sppo.arguments import integer
 from sppo.exact import outer_loop
 from sppo.exact.evaluation import Array
 from sppo.exact.framework import FMA
 from sppo.exact.mdp import DENSE_LIMIT, TabularMDP
-from sppo.exact.settings import Plan, check_count, initial_logits, make_plan
+from sppo.exact.settings import Plan, initial_logits, make_plan
 from sppo.exact.theory import ROUNDING, lower_bound
 
 _HYPER_PARAMETERS = (
@@ -135,13 +136,10 @@ def solve(
     :param initial_logits: θ_0
     :param certify: also record ℓ_t(θ_{t+1}) (smdpo and mdpo with an η); slower
     """
-    check_count("iterations", iterations)
-    given = {name: value for name, value in locals().items() if name in _HYPER_PARAMETERS}
-    if isinstance(objective, FMA):
-        check_count("inner_steps", inner_steps)
-        return _solve_general(mdp, objective, method, iterations, inner_steps, given, initial_logits, certify)
-    plan = make_plan(mdp, objective, method, inner_steps, given)
-    if certify and (objective not in ("smdpo", "mdpo") or "eta" not in plan.settings):
+    integer("iterations", iterations)
+    values = {name: value for name, value in locals().items() if name in _HYPER_PARAMETERS}
+    plan = make_plan(mdp, objective, method, inner_steps, values)
+    if certify and (plan.objective not in ("smdpo", "mdpo") or "eta" not in plan.settings):
         raise ValueError("certify needs a lower bound: smdpo or mdpo with an eta")
     return run(mdp, plan, iterations, initial_logits, certify)
 
@@ -155,25 +153,25 @@ def run(
     record: bool = True,
 ) -> Result:
     """Run a validated plan; small MDPs entirely in compiled code. ``record`` keeps inner step sizes."""
+    if plan.family is not None:
+        return _run_general(mdp, plan.family, plan, iterations, start)
     logits = initial_logits(mdp, start, finite=plan.method != "closed_form")
     small = mdp.n_states <= DENSE_LIMIT
     buffers = outer_loop.new_buffers(mdp.n_states, mdp.n_actions, plan.inv_eta, dense=small)
     searches = plan.method in ("line_search", "constrained")
     columns = (plan.numbers.inner_steps if record else 0) if searches else 1
     values, used = np.empty(iterations), np.full((iterations, columns), np.nan)
-    lowest_value = mdp.reward_range[0] / (1.0 - mdp.gamma)
     loop, improve = outer_loop.LOOPS[plan.method]
     bounds = np.empty(iterations) if certify else None
     if small and not certify:
-        problem = outer_loop.Problem(*mdp.csr, mdp.reward, mdp.start, mdp.gamma, lowest_value)
-        loop(problem, plan.numbers, logits, buffers, values, used)
+        loop(mdp.compiled, plan.numbers, logits, buffers, values, used)
     else:
         for t in range(iterations):
             evaluation = mdp.evaluate_unchecked(softmax(logits, axis=1))
             values[t] = evaluation.value
             for name in ("policy", "v", "q", "advantage", "occupancy"):
                 getattr(buffers, name)[...] = getattr(evaluation, name)
-            improve(plan.numbers, lowest_value, logits, buffers, used[t])
+            improve(plan.numbers, mdp.compiled.lowest_value, logits, buffers, used[t])
             if bounds is not None:
                 policy, eta = softmax(logits, axis=1), plan.settings["eta"]
                 bounds[t] = lower_bound(mdp, evaluation, policy, objective=plan.objective, eta=eta)
@@ -184,46 +182,26 @@ def run(
     )
 
 
-def _solve_general(
-    mdp: TabularMDP,
-    family: FMA,
-    method: str,
-    iterations: int,
-    inner_steps: int,
-    given: dict[str, Any],
-    start: npt.ArrayLike | None,
-    certify: bool,
+def _run_general(
+    mdp: TabularMDP, family: FMA, plan: Plan, iterations: int, start: npt.ArrayLike | None
 ) -> Result:
-    """Algorithm 1 for any member of the family, in NumPy."""
-    settings = {name: value for name, value in given.items() if value is not None}
-    if method != "fixed" or certify:
-        raise ValueError(
-            "a general surrogate is maximised by gradient steps: method='fixed', without certify"
-        )
-    if set(settings) != {"eta", "alpha"}:
-        raise TypeError(f"a general surrogate takes eta and alpha, not {', '.join(settings) or 'nothing'}")
-    if isinstance(eta := settings["eta"], str) or not np.all(np.asarray(eta) > 0.0):
-        raise ValueError(f"eta must be a positive number or one per state, not {eta!r}")
-    if isinstance(alpha := settings["alpha"], str) or not alpha > 0.0:
-        raise ValueError(f"alpha must be positive, not {alpha!r}")
-    parameterization = family.for_mdp(mdp)
+    """Algorithm 1 for any member of the family, in NumPy.
+
+    The inner steps are ω ← ω + α (1 - γ) ∇ℓ_t(ω) from ω = θ_t. The factor 1 - γ turns the unnormalised
+    occupancy into the normalised one, so that α means here what it means for the named objectives.
+    """
+    alpha, parameterization = plan.numbers.alpha, family.for_mdp(mdp)
     theta = parameterization.initial() if start is None else np.array(start, dtype=np.float64)
     values = np.empty(iterations)
     for t in range(iterations):
         evaluation = mdp.evaluate(softmax(parameterization.logits(theta), axis=1))
         values[t] = evaluation.value
-        theta = family.ascend(mdp, theta, eta, alpha, inner_steps, evaluation)
+        surrogate = family.surrogate(mdp, theta, plan.settings["eta"], evaluation)
+        for _ in range(plan.numbers.inner_steps):
+            theta = theta + alpha * (1.0 - mdp.gamma) * surrogate.gradient(theta)
     logits = parameterization.logits(theta)
     policy = softmax(logits, axis=1)
+    value, used = mdp.evaluate(policy).value, np.full((iterations, 1), alpha)
     return Result(
-        "fma",
-        method,
-        {**settings, "inner_steps": inner_steps},
-        values,
-        mdp.evaluate(policy).value,
-        policy,
-        logits,
-        np.full((iterations, 1), alpha),
-        None,
-        theta,
+        plan.objective, plan.method, plan.settings, values, value, policy, logits, used, None, theta
     )

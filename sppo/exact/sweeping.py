@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sppo.arguments import integer
 from sppo.exact.evaluation import Array
+from sppo.exact.framework import FMA
 from sppo.exact.mdp import TabularMDP
-from sppo.exact.settings import check_count, make_plan
+from sppo.exact.settings import make_plan
 from sppo.exact.solver import listed, run
 
 #: Final values closer than this (relative to 1 or to themselves) count as equal.
@@ -68,7 +70,7 @@ class SweepResult:
 
 def sweep(
     mdp: TabularMDP,
-    objective: str,
+    objective: str | FMA,
     method: str,
     *,
     iterations: int,
@@ -89,7 +91,7 @@ def sweep(
     :param grids: hyper-parameters of ``solve``: a list, tuple or array is a grid (an axis), anything else is
         fixed
     """
-    check_count("iterations", iterations)
+    integer("iterations", iterations)
     axes = {name: tuple(_plain(v) for v in values) for name, values in grids.items() if _is_grid(values)}
     if _is_grid(inner_steps):
         axes["inner_steps"] = tuple(_plain(m) for m in inner_steps)  # type: ignore[union-attr]
@@ -110,7 +112,7 @@ def sweep(
 
     # the costliest first, so that no thread is left alone with a long run at the end
     order = sorted(range(len(plans)), key=lambda job: -plans[job].numbers.inner_steps)
-    label = f"{objective} {method}" if progress else ""
+    label = f"{plans[0].objective} {method}" if progress else ""
     curves = np.empty((len(plans), iterations))
     for job, curve in _map(execute, order, threads or len(os.sched_getaffinity(0)), label):
         curves[job] = curve
@@ -119,7 +121,7 @@ def sweep(
     best = int(np.where(equal, curves.mean(axis=1), -np.inf).argmax())
     shape = tuple(len(values) for values in axes.values())
     return SweepResult(
-        objective,
+        plans[0].objective,
         method,
         axes,
         final.reshape(shape).copy(),

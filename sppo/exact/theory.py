@@ -50,11 +50,16 @@ def per_state_step_size(mdp: TabularMDP, evaluation: Evaluation) -> Array:
         return 1.0 / room
 
 
+def check_rule(eta: str) -> None:
+    """The only rule for η that has a name."""
+    if eta != "per-state":
+        raise ValueError(f'eta must be a number, one number per state or "per-state", not {eta!r}')
+
+
 def resolve_eta(mdp: TabularMDP, evaluation: Evaluation, eta: float | str | npt.ArrayLike) -> Array:
     """1/η(s) for every state, from a number, one number per state, or ``"per-state"``."""
     if isinstance(eta, str):
-        if eta != "per-state":
-            raise ValueError(f'eta must be a number, one number per state or "per-state", not {eta!r}')
+        check_rule(eta)
         return 1.0 / per_state_step_size(mdp, evaluation)
     return np.broadcast_to(1.0 / np.asarray(eta, dtype=np.float64), (mdp.n_states,))
 

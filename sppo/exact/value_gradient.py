@@ -22,12 +22,17 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 
+from sppo.arguments import given, integer, one_of, positive
 from sppo.exact.evaluation import Array
 from sppo.exact.linear_quadratic import LQR, LinearGaussianPolicy, LQREvaluation, UnstablePolicyError
-from sppo.exact.settings import check_count
 from sppo.exact.theory import Certificate
 
-METHODS = ("closed_form", "surrogate", "value_gradient")
+#: method -> (required arguments, optional ones, rules for η)
+METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "closed_form": (("eta",), (), ("lower_bound", "improvement")),
+    "surrogate": (("eta", "inner_steps"), ("alpha",), ("lower_bound",)),
+    "value_gradient": (("alpha",), (), ()),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +192,7 @@ def value_gradient_ascent(
     :param inner_steps: m, for ``"surrogate"``
     :param alpha: parameter step size: required for ``"value_gradient"``; 1/β if left out for ``"surrogate"``
     """
-    _check_arguments(method, iterations, eta, inner_steps, alpha)
+    _check_arguments(method, iterations, eta=eta, inner_steps=inner_steps, alpha=alpha)
     values, etas = np.full(iterations, -np.inf), np.full(iterations, np.nan)
     certificates: list[Certificate] = []
     evaluation = problem.evaluate(policy)
@@ -220,24 +225,14 @@ def _eta_at(evaluation: LQREvaluation, eta: Any) -> float:
     return float(eta)
 
 
-def _check_arguments(method: str, iterations: int, eta: Any, inner_steps: Any, alpha: Any) -> None:
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}; choose from {', '.join(map(repr, METHODS))}")
-    needed = {"closed_form": {"eta"}, "surrogate": {"eta", "inner_steps"}, "value_gradient": {"alpha"}}[
-        method
-    ]
-    allowed = needed | {"alpha"} if method == "surrogate" else needed
-    given = {"eta": eta, "inner_steps": inner_steps, "alpha": alpha}
-    given = {name: value for name, value in given.items() if value is not None}
-    for name in needed - given.keys():
-        raise TypeError(f"method {method!r} needs {name}")
-    for name in given.keys() - allowed:
-        raise TypeError(f"method {method!r} makes no use of {name}; leave it out")
-    for name, value in {"iterations": iterations, **given}.items():
-        if not isinstance(value, str) and not 0 < value < np.inf:
-            raise ValueError(f"{name} must be positive and finite, not {value!r}")
-        if name in ("iterations", "inner_steps"):
-            check_count(name, value)
-    rules = ("lower_bound", "improvement") if method == "closed_form" else ("lower_bound",)
-    if isinstance(eta, str) and eta not in rules:
-        raise ValueError(f"eta is a number or one of {rules} for method {method!r}, not {eta!r}")
+def _check_arguments(method: str, iterations: int, **values: Any) -> None:
+    one_of("method", method, METHODS)
+    integer("iterations", iterations)
+    required, optional, rules = METHODS[method]
+    for name, value in given(f"method {method!r}", values, required, optional).items():
+        if name == "inner_steps":
+            integer(name, value)
+        elif name == "eta" and isinstance(value, str):
+            one_of("eta, if not a number,", value, rules)
+        else:
+            positive(name, value)

@@ -126,9 +126,9 @@ def test_bad_members_of_the_family_are_refused(cliff):
         FMA("direct", "entropy")
     with pytest.raises(ValueError, match="probabilities"):
         FMA("softmax", "negative_entropy")
-    with pytest.raises(ValueError, match="method='fixed'"):
+    with pytest.raises(ValueError, match="fixed only"):
         solve(cliff, FMA("direct", "euclidean"), "line_search", iterations=1, eta=1.0)
-    with pytest.raises(TypeError, match="takes eta and alpha"):
+    with pytest.raises(TypeError, match="needs alpha"):
         solve(cliff, FMA("direct", "euclidean"), "fixed", iterations=1, eta=1.0)
     with pytest.raises(ValueError, match=r"shape \(S, A, k\)"):
         LinearSoftmax(np.zeros((3, 2)))

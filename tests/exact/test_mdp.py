@@ -124,7 +124,7 @@ def test_large_sparse_problem_is_exact():
         ({"transition": sp.csr_matrix(np.full((2, 2), 0.5))}, "one row per state and action"),
         ({"transition": [[[1.5, -0.5]] * 2] * 2}, "negative probability"),
         ({"reward": [[0.0, np.nan], [0.0, 0.0]]}, "not finite"),
-        ({"reward": [0.0, 1.0]}, "2 dimensions"),
+        ({"reward": [0.0, 1.0]}, r"reward must have shape \(S, A\)"),
         ({"start": [0.5, 0.6]}, "start must sum to 1"),
         ({"start": [1.0]}, "start must have shape"),
         ({"reward_range": (0.5, 1.0)}, "does not contain"),

@@ -269,7 +269,7 @@ def test_deep_sea_treasure_is_solved_by_all():
         (
             ("smdpo", "fixed"),
             {"eta": 1.0, "alpha": 1.0, "inner_steps": 2.5},
-            ValueError,
+            TypeError,
             "inner_steps must be",
         ),
         (("ppo", "fixed"), {"alpha": 1.0, "epsilon": 0.1, "certify": True}, ValueError, "certify"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sppo.exact import deep_sea_treasure, solve, sweep
+from sppo.exact import FMA, deep_sea_treasure, solve, sweep
 
 
 def test_every_setting_equals_its_own_solve(cliff):
@@ -65,6 +65,16 @@ def test_categorical_and_fixed_parameters(cliff):
     )
     assert result.final.shape == (2, 2)
     assert result.axes["armijo_test"] == ("regularized", "published")
+
+
+def test_members_of_the_general_family_are_swept_like_the_named_ones(cliff):
+    family = FMA("direct", "euclidean")
+    common = {"iterations": 5, "inner_steps": 3, "alpha": 0.3}
+    result = sweep(cliff, family, "fixed", **common, eta=[0.01, 0.1], progress=False)
+    alone = [solve(cliff, family, "fixed", **common, eta=eta) for eta in (0.01, 0.1)]
+    assert result.objective == "fma"
+    assert result.final.tolist() == [one.values[-1] for one in alone]
+    assert result.final[0] != result.final[1]
 
 
 def test_progress_is_shown_on_standard_error(cliff, capsys):
