@@ -54,29 +54,26 @@ class Subset:
         :raises ValueError: if a flag names something that none of the runs has; the choices are listed
         """
         chosen = list(runs)
-        for flag, wanted, value in (
-            ("--env", self.environments, lambda run: run.env),
-            ("--algorithm", self.algorithms, lambda run: run.algorithm),
+        for flag, name, wanted in (
+            ("--env", "env", self.environments),
+            ("--algorithm", "algorithm", self.algorithms),
         ):
-            if wanted:
-                _check(flag, wanted, {value(run) for run in runs})
-                chosen = [run for run in chosen if value(run) in wanted]
+            present = {getattr(run, name) for run in runs}
+            for word in wanted or ():
+                if word not in present:
+                    raise ValueError(f"{flag} {word}: the study has {', '.join(sorted(present))}")
+            chosen = [run for run in chosen if not wanted or getattr(run, name) in wanted]
         for condition in self.where or ():
             matches = _condition(condition, runs)
-            chosen = _left([run for run in chosen if matches(run)], f"--where {condition}")
+            chosen = [run for run in chosen if matches(run)]
         if self.seeds is not None:
-            chosen = self._with_seeds(chosen, runs)
-        return _left(chosen, self.flags.strip())
-
-    def _with_seeds(self, chosen: list[R], runs: Sequence[R]) -> list[R]:
-        try:
-            seeds = set(parse_seeds(self.seeds or ""))
-        except ValueError as error:
-            raise ValueError(f"--seeds: {error}") from error
-        present = {run.seed for run in runs}
-        if not seeds & present:
-            raise ValueError(f"--seeds {self.seeds}: the study has {format_seeds(present)}")
-        return [run for run in chosen if run.seed in seeds]
+            seeds, given = _seeds(self.seeds), {run.seed for run in runs}
+            if not seeds & given:
+                raise ValueError(f"--seeds {self.seeds}: the study has {format_seeds(given)}")
+            chosen = [run for run in chosen if run.seed in seeds]
+        if not chosen:
+            raise ValueError(f"no run of the study is left by{self.flags}")
+        return chosen
 
 
 def add_subset(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -111,10 +108,11 @@ def format_seeds(seeds: set[int]) -> str:
     return ",".join(map(str, ordered))
 
 
-def _check(flag: str, wanted: Sequence[str], present: set[str]) -> None:
-    for word in wanted:
-        if word not in present:
-            raise ValueError(f"{flag} {word}: the study has {', '.join(sorted(present))}")
+def _seeds(text: str) -> set[int]:
+    try:
+        return set(parse_seeds(text))
+    except ValueError as error:
+        raise ValueError(f"--seeds: {error}") from error
 
 
 def _condition(condition: str, runs: Sequence[R]) -> Callable[[R], bool]:
@@ -137,9 +135,3 @@ def _condition(condition: str, runs: Sequence[R]) -> Callable[[R], bool]:
         values = {json.dumps(run.parameters[name]): None for run in runs if name in run.parameters}
         raise ValueError(f"--where {condition}: {name} of the study is {', '.join(values)}")
     return matches
-
-
-def _left(chosen: list[R], flags: str) -> list[R]:
-    if not chosen:
-        raise ValueError(f"no run of the study is left by {flags}")
-    return chosen

@@ -66,25 +66,24 @@ class Display:
         self._settled[outcome.status] += 1
         if outcome.status in ("completed", "failed"):
             self._fraction[run.hash] = 1.0
-        text = f"{outcome.status}: {self._name(run)}"
-        self.message(text + (f": {outcome.message}" if outcome.message else ""))
+        words = (outcome.status, run.describe(self._varied), outcome.message)
+        self.message(": ".join(filter(None, words)))
 
     def message(self, text: str) -> None:
         """Something the user should read."""
         self._shown = self._clock()
-        print(f"[{self.summary()}] {text}", flush=True)
+        print(f"[{self.summary()}] {text}".rstrip(), flush=True)
 
     def tick(self) -> None:
         """Called about twice a second."""
         if self._clock() - self._shown > self.QUIET:
-            self._shown = self._clock()
-            print(f"[{self.summary()}]", flush=True)
+            self.message("")
 
     def summary(self) -> str:
         """Counts and remaining time in one line."""
         parts = [f"{self._settled['completed']}/{self._total} done", f"{len(self.running)} running"]
-        parts += [f"{self._settled['failed']} failed"] if self._settled["failed"] else []
-        parts += [f"{self._settled['busy']} in other runners"] if self._settled["busy"] else []
+        for status, text in (("failed", "failed"), ("busy", "in other runners")):
+            parts += [f"{self._settled[status]} {text}"] if self._settled[status] else []
         eta = self.eta()
         return ", ".join([*parts, "ETA " + ("unknown" if eta is None else duration(eta))])
 
@@ -104,9 +103,6 @@ class Display:
             progress = read_json(self._directory / run.directory_name / PROGRESS) or {}
             fraction = float(progress.get("timesteps", 0)) / run.total_timesteps
             self._fraction[key] = min(1.0, max(self._fraction[key], fraction))
-
-    def _name(self, run: RunConfig) -> str:
-        return run.describe(self._varied)
 
 
 class TerminalDisplay(Display):
@@ -128,7 +124,7 @@ class TerminalDisplay(Display):
 
     def started(self, run: RunConfig) -> None:
         super().started(run)
-        self._tasks[run.hash] = self._bars.add_task(self._name(run), total=1.0)
+        self._tasks[run.hash] = self._bars.add_task(run.describe(self._varied), total=1.0)
 
     def ended(self, run: RunConfig, outcome: Outcome) -> None:
         super().ended(run, outcome)

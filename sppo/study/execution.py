@@ -73,7 +73,7 @@ def execute(
         with RunLock(directory) as lock:
             sweep(directory)
             writer = RunWriter(directory, write_atomically, lock.check)
-            return _Attempt(config, writer, options, report, watch).outcome(stop)
+            return _Attempt(config, writer, options, stop, report, watch).outcome()
     except BusyError as error:
         return Outcome("busy", str(error))
     except OtherRunError as error:
@@ -91,29 +91,25 @@ def record_death(directory: Path, message: str) -> Outcome:
         return Outcome("failed", f"{message} (and this could not be recorded: {error})")
 
 
+@dataclass
 class _Attempt:
     """One attempt at a run, whose lock is held."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        writer: RunWriter,
-        options: Options,
-        report: Callable[[str], None],
-        watch: Callable[[int], None],
-    ) -> None:
-        self.config = config
-        self.writer = writer
-        self.directory = writer.directory
-        self.options = options
-        self.report = report
-        self.watch = watch
-        self.timesteps = 0
-        self.began = self.shown = time.monotonic()
-        before = read_json(self.directory / run_files.PROGRESS) or {}
-        self.spent_before = float(before.get("wall_seconds", 0.0))
+    config: RunConfig
+    writer: RunWriter
+    options: Options
+    stop: Callable[[], bool]
+    report: Callable[[str], None]
+    watch: Callable[[int], None]
+    timesteps: int = 0
 
-    def outcome(self, stop: Callable[[], bool]) -> Outcome:
+    def __post_init__(self) -> None:
+        self.directory = self.writer.directory
+        self.shown = time.monotonic()
+        before = read_json(self.directory / run_files.PROGRESS) or {}
+        self.began = self.shown - float(before.get("wall_seconds", 0.0))
+
+    def outcome(self) -> Outcome:
         known = self._check_owner()
         if read_json(self.directory / run_files.RESULT) is not None:
             # Left over if the process was killed at the very end.
@@ -128,7 +124,7 @@ class _Attempt:
             if failure is not None:
                 number = 1 + sum(1 for _ in self.directory.glob("failure-*.json"))
                 (self.directory / run_files.FAILURE).rename(self.directory / f"failure-{number}.json")
-            return self._train(stop, begin_again=failure is not None)
+            return self._train(begin_again=failure is not None)
         except BusyError:
             raise
         except Exception as error:
@@ -137,15 +133,15 @@ class _Attempt:
                 message = f"the disk is full ({error}); make room and run again with --retry-failed"
             return _record_failure(self.writer, message, traceback.format_exc(), self.timesteps)
 
-    def _train(self, stop: Callable[[], bool], begin_again: bool) -> Outcome:
+    def _train(self, begin_again: bool) -> Outcome:
         # Not before: a run that is already done must not wait for torch.
         from sppo.study.training import Interrupted, train
 
-        every = self.options.checkpoint_every
+        how = (self.options.checkpoint_every, self.stop, self.report, self._progress, begin_again)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("default")
-                model = train(self.config, self.writer, every, stop, self.report, self._progress, begin_again)
+                model = train(self.config, self.writer, *how)
         except Interrupted:
             return Outcome("interrupted", f"after {self.timesteps} of {self.config.total_timesteps} steps")
         finally:
@@ -162,7 +158,7 @@ class _Attempt:
             self.watch(now)
 
     def _spent(self) -> float:
-        return round(self.spent_before + time.monotonic() - self.began, 3)
+        return round(time.monotonic() - self.began, 3)
 
     def _finish(self, model: OnPolicyAlgorithm) -> None:
         buffer = io.BytesIO()
@@ -202,10 +198,9 @@ class _Attempt:
         return False
 
     def _has_records(self) -> bool:
-        names = (run_files.EVALUATIONS, run_files.FAILURE, run_files.MODEL, run_files.RESULT)
-        return any((self.directory / name).exists() for name in names) or any(
-            any((self.directory / name).glob("*")) for name in (run_files.CHECKPOINTS, run_files.TENSORBOARD)
-        )
+        files = (run_files.EVALUATIONS, run_files.FAILURE, run_files.MODEL, run_files.RESULT)
+        patterns = (*files, f"{run_files.CHECKPOINTS}/*", f"{run_files.TENSORBOARD}/*")
+        return any(any(self.directory.glob(pattern)) for pattern in patterns)
 
     def _other(self, what: str) -> OtherRunError:
         return OtherRunError(f"{self.directory} holds {what}: choose another directory")

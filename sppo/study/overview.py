@@ -74,15 +74,13 @@ def makespan(costs: Iterable[float], jobs: int) -> float:
 def calibration(runs: Sequence[RunConfig], found: Sequence[str], directory: Path) -> tuple[float, int]:
     """Measured over predicted seconds of (a sample of) the completed runs, and how many those were."""
     done = [run for run, status in zip(runs, found, strict=True) if status == "completed"]
-    measured = predicted = 0.0
-    used = 0
+    seconds: list[tuple[float, float]] = []
     for run in done[:: max(1, len(done) // 200)]:
         result = run_files.read_json(directory / run.directory_name / run_files.RESULT) or {}
         if result.get("wall_seconds"):
-            measured += float(result["wall_seconds"])
-            predicted += predicted_seconds(run)
-            used += 1
-    return (measured / predicted if used else 1.0), used
+            seconds.append((float(result["wall_seconds"]), predicted_seconds(run)))
+    measured, predicted = map(sum, zip(*seconds, strict=True)) if seconds else (1.0, 1.0)
+    return measured / predicted, len(seconds)
 
 
 def table(runs: Sequence[RunConfig], found: Sequence[str]) -> str:
@@ -90,37 +88,26 @@ def table(runs: Sequence[RunConfig], found: Sequence[str]) -> str:
     cells: dict[tuple[str, str], Counter[str]] = {}
     for run, status in zip(runs, found, strict=True):
         cells.setdefault((run.env, run.algorithm), Counter())[status] += 1
-    header = ["environment", "algorithm", "runs", *STATUSES]
-    rows = [
-        [env, algorithm, str(sum(counts.values())), *(str(counts[status] or "-") for status in STATUSES)]
-        for (env, algorithm), counts in cells.items()
-    ]
-    total = Counter(found)
-    rows.append(["total", "", str(len(found)), *(str(total[status] or "-") for status in STATUSES)])
-    return aligned([header, *rows], left=2)
-
-
-def aligned(rows: Iterable[Sequence[str]], left: int) -> str:
-    """Rows as lines of text in columns, the first ``left`` of them flush left."""
-    listed = [list(row) for row in rows]
-    widths = [max(len(row[column]) for row in listed) for column in range(len(listed[0]))]
+    cells["total", ""] = Counter(found)
+    rows = [["environment", "algorithm", "runs", *STATUSES]]
+    for labels, counts in cells.items():
+        rows.append([*labels, str(counts.total()), *(str(counts[status] or "-") for status in STATUSES)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
-    for row in listed:
-        cells = [
-            text.ljust(width) if column < left else text.rjust(width)
-            for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
+    for row in rows:
+        padded = [text.rjust(width) for text, width in zip(row, widths, strict=True)]
+        padded[:2] = [text.ljust(width) for text, width in zip(row[:2], widths, strict=False)]
+        lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
 
 
 def duration(seconds: float) -> str:
     """``93784`` as ``1 d 2 h``; two units are enough."""
-    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
+    minutes, hours = seconds / 60, seconds / 3600
     if seconds < 90:
         return f"{seconds:.0f} s"
     if minutes < 90:
         return f"{minutes:.0f} min"
     if hours < 36:
         return f"{int(hours)} h {int(minutes % 60):02d} min"
-    return f"{int(days)} d {int(hours % 24)} h"
+    return f"{int(hours // 24)} d {int(hours % 24)} h"

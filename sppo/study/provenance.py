@@ -36,8 +36,7 @@ def git_revision() -> str | None:
 
     try:
         # Installed into some other project's tree, that project's revision would say nothing.
-        if git("ls-files", "--error-unmatch", str(Path(__file__).resolve())) == "":
-            return None
+        git("ls-files", "--error-unmatch", str(Path(__file__).resolve()))
         return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", str(here)) else "")
     except (OSError, subprocess.SubprocessError):
         return None
