@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sppo.checkpoint.files import write_atomically
 from sppo.records import run_files
@@ -24,6 +25,18 @@ from sppo.study.stopping import Stopper
 Report = Callable[[Sequence[str]], int]
 
 
+@dataclass(frozen=True)
+class _Selection:
+    """The runs that are meant, and where each stands."""
+
+    runs: list[RunConfig]
+    found: list[str]
+    directory: Path
+
+    def __iter__(self) -> Iterator[tuple[RunConfig, str]]:
+        return zip(self.runs, self.found, strict=True)
+
+
 def main(argv: Sequence[str] | None = None, report: Report | None = None) -> int:
     """Returns the process's exit code.
 
@@ -33,14 +46,16 @@ def main(argv: Sequence[str] | None = None, report: Report | None = None) -> int
     args, rest = parser.parse_known_args(argv)
     if rest and args.action != "report":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    args.rest = rest
-    actions: dict[str, Callable[[argparse.Namespace], int]] = {"plan": _plan, "run": _run, "status": _status}
+    if args.action == "report" and report is None:
+        parser.error("'report' is to be had from 'python -m sppo study'")
+    actions = {"plan": _plan, "run": _run, "status": _status}
     try:
-        if args.action != "report":
-            return actions[args.action](args)
-        if report is None:
-            parser.error("'report' is to be had from 'python -m sppo study'")
-        return report(_report_arguments(args))
+        study = read_plan(args.file)
+        directory = args.out if args.out is not None else Path("runs", study.name)
+        if report is not None and args.action == "report":
+            return report([*_report_arguments(study, directory, args.report_dir), *rest])
+        runs = select(study, args)
+        return actions[args.action](study, _Selection(runs, statuses(runs, directory), directory), args)
     except (StudyError, RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -59,35 +74,21 @@ def _parser() -> argparse.ArgumentParser:
         one = actions.add_parser(action, help=line, description=line)
         one.add_argument("file", metavar="FILE", help="the study, a TOML file")
         one.add_argument("--out", type=Path, help="study directory (default: runs/NAME)")
-        if action != "report":
-            _add_selection(one)
-        if action in ("plan", "run"):
-            cores = available_cores()
-            one.add_argument(
-                "--jobs", type=_positive, default=cores, help=f"processes (default: {cores} cores)"
-            )
-            one.add_argument(
-                "--published",
-                type=Path,
-                metavar="DIR",
-                help="leave out the runs that a report of this study, made elsewhere, has completed",
-            )
-        if action == "run":
-            _add_execution(one)
-        if action == "status":
-            one.add_argument("--json", action="store_true", help="print the counts as JSON")
         if action == "report":
             one.add_argument("--report-dir", help="where to write (default: report/ in the study directory)")
+            continue
+        only = "only this value of a parameter; may be repeated"
+        add_subset(one).add_argument("--where", action="append", metavar="NAME=VALUE", help=only)
+        if action == "status":
+            one.add_argument("--json", action="store_true", help="print the counts as JSON")
+            continue
+        known = "leave out the runs that a report of this study, made elsewhere, has completed"
+        cores = available_cores()
+        one.add_argument("--jobs", type=_positive, default=cores, help=f"processes (default: {cores} cores)")
+        one.add_argument("--published", type=Path, metavar="DIR", help=known)
+        if action == "run":
+            _add_execution(one)
     return parser
-
-
-def _add_selection(parser: argparse.ArgumentParser) -> None:
-    add_subset(parser).add_argument(
-        "--where",
-        action="append",
-        metavar="NAME=VALUE",
-        help="only this value of a parameter; may be repeated",
-    )
 
 
 def _add_execution(parser: argparse.ArgumentParser) -> None:
@@ -122,57 +123,44 @@ def select(study: StudyPlan, args: argparse.Namespace) -> list[RunConfig]:
     return runs
 
 
-def _directory(study: StudyPlan, args: argparse.Namespace) -> Path:
-    return args.out if args.out is not None else Path("runs", study.name)
-
-
-def _plan(args: argparse.Namespace) -> int:
-    study = read_plan(args.file)
-    runs, directory = select(study, args), _directory(study, args)
-    found = statuses(runs, directory)
-    print(table(runs, found))
-    scale, measured = calibration(runs, found, directory)
-    left = [run for run, status in zip(runs, found, strict=True) if status not in ("completed", "failed")]
+def _plan(study: StudyPlan, selection: _Selection, args: argparse.Namespace) -> int:
+    print(table(selection.runs, selection.found))
+    scale, measured = calibration(selection.runs, selection.found, selection.directory)
+    left = [run for run, status in selection if status not in ("completed", "failed")]
     costs = [scale * predicted_seconds(run) for run in left]
     source = f"from {measured} completed runs" if measured else "a rough guess from typical costs"
     print(
-        f"{len(runs)} runs, {len(left)} to do: about {duration(sum(costs))} of one core, "
+        f"{len(selection.runs)} runs, {len(left)} to do: about {duration(sum(costs))} of one core, "
         f"{duration(makespan(costs, args.jobs))} with --jobs {args.jobs} ({source})"
     )
-    print(f"records: {directory}")
+    print(f"records: {selection.directory}")
     return 0
 
 
-def _status(args: argparse.Namespace) -> int:
-    study = read_plan(args.file)
-    runs, directory = select(study, args), _directory(study, args)
-    found = statuses(runs, directory)
+def _status(study: StudyPlan, selection: _Selection, args: argparse.Namespace) -> int:
     if args.json:
-        print(json.dumps({status: found.count(status) for status in sorted(set(found))}))
+        print(json.dumps(dict(sorted(Counter(selection.found).items()))))
         return 0
-    print(table(runs, found))
-    for run, status in zip(runs, found, strict=True):
-        path = directory / run.directory_name
+    print(table(selection.runs, selection.found))
+    for run, status in selection:
+        path = selection.directory / run.directory_name
         if status == "running":
             progress = run_files.read_json(path / run_files.PROGRESS) or {}
             steps = f"{progress.get('timesteps', 0)} of {run.total_timesteps} steps"
             print(f"running: {run.describe(study.varied)}: {steps}")
         if status == "failed":
-            failure = run_files.read_json(path / run_files.FAILURE) or {}
-            print(
-                f"failed: {run.describe(study.varied)}: {failure.get('error')} ({path / run_files.FAILURE})"
-            )
+            file = path / run_files.FAILURE
+            error = (run_files.read_json(file) or {}).get("error")
+            print(f"failed: {run.describe(study.varied)}: {error} ({file})")
     return 0
 
 
-def _run(args: argparse.Namespace) -> int:
-    study = read_plan(args.file)
-    runs, directory = select(study, args), _directory(study, args)
-    found = statuses(runs, directory)
+def _run(study: StudyPlan, selection: _Selection, args: argparse.Namespace) -> int:
+    directory = selection.directory
     options = Options(args.checkpoint_every or study.checkpoint_every, args.retry_failed)
     leave = ("completed",) if args.retry_failed else ("completed", "failed")
-    todo = [run for run, status in zip(runs, found, strict=True) if status not in leave]
-    settled = [status for status in found if status in leave]
+    todo = [run for run, status in selection if status not in leave]
+    settled = [status for status in selection.found if status in leave]
     if todo or directory.exists():
         write_study(study, directory)
     if not todo:
@@ -192,7 +180,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _conclude(outcomes: list[Outcome], settled: list[str], directory: Path, stopped: bool) -> int:
     """Say how it ended; the exit code is 0 if nothing failed, 1 if something did, 130 if interrupted."""
-    counts = {status: sum(one.status == status for one in outcomes) for status in ("failed", "busy")}
+    counts = Counter(outcome.status for outcome in outcomes)
     if failed_before := settled.count("failed"):
         print(f"{failed_before} runs failed earlier and were left alone; --retry-failed runs them again")
     if counts["busy"]:
@@ -210,22 +198,19 @@ def write_study(study: StudyPlan, directory: Path) -> None:
     """Put the study's file and its plan into the study directory; another file found there is kept."""
     bookkeeping = directory / run_files.BOOKKEEPING
     bookkeeping.mkdir(parents=True, exist_ok=True)
-    copy = directory / "study.toml"
+    copy = directory / run_files.STUDY_FILE
     if copy.exists() and copy.read_text(encoding="utf-8") != study.text:
         number = 1 + sum(1 for _ in bookkeeping.glob("study-*.toml"))
         write_atomically(bookkeeping / f"study-{number}.toml", copy.read_bytes())
-    plan: list[dict[str, Any]] = [{"hash": run.hash, "config": run.as_dict()} for run in study.runs]
-    for path, text in ((copy, study.text), (bookkeeping / "plan.json", json.dumps(plan))):
+    plan = json.dumps([{"hash": run.hash, "config": run.as_dict()} for run in study.runs])
+    for path, text in ((copy, study.text), (bookkeeping / run_files.PLAN, plan)):
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_atomically(path, text.encode())
 
 
-def _report_arguments(args: argparse.Namespace) -> list[str]:
+def _report_arguments(study: StudyPlan, directory: Path, out: str | None) -> list[str]:
     """The arguments of 'python -m sppo report' for a study."""
-    study = read_plan(args.file)
-    directory = _directory(study, args)
     if not directory.is_dir():
         raise StudyError(f"{directory} does not exist: run the study first")
     write_study(study, directory)
-    out = [] if args.report_dir is None else ["--out", args.report_dir]
-    return [str(directory), *out, *args.rest]
+    return [str(directory), *([] if out is None else ["--out", out])]

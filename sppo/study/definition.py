@@ -74,6 +74,7 @@ NUMBERS: Settings = {
     "eval_episodes": Setting(10, Parameter("int", "episodes per evaluation", low=1)),
     "checkpoint_every": Setting(25, Parameter("int", "iterations between two checkpoints", low=1)),
 }
+SEED = Parameter("int", "seed of everything", low=0, high=2**32 - 1)
 _SIZES = {name: setting for name, setting in NUMBERS.items() if name != "checkpoint_every"}
 _OTHERS = ("name", "description", "environments", "seeds")
 _TABLES = ("normalize", "parameters", "grid", "algorithms", "environment")
@@ -212,9 +213,7 @@ class _Reader:
                 seeds = parse_seeds(seeds)
             if not isinstance(seeds, list) or not seeds:
                 raise ValueError(f'{seeds!r} is not a list of seeds: write "0:5" or [0, 1, 2]')
-            for seed in seeds:
-                if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
-                    raise ValueError(f"{seed!r} is not a seed: whole numbers from 0 to 2^32 - 1")
+            seeds = [checked("seed", seed, SEED) for seed in seeds]
             if len(set(seeds)) < len(seeds):
                 raise ValueError("a seed appears twice")
         except ValueError as error:

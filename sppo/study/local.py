@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -28,8 +28,6 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 LOG = "log.txt"
 #: Imported once for all trainings. torch._dynamo (a second) would otherwise come with the first optimizer.
 PRELOAD = ["sppo.study.training", "sppo.engine.fast", "torch._dynamo", "mujoco"]
-
-
 #: What ``multiprocessing`` says of a process whose fork server has died: nobody knows.
 _UNKNOWN = 255
 
@@ -66,14 +64,14 @@ class _Worker:
         return code is not None and (code != _UNKNOWN or self.silent)
 
     def stop(self, at_once: bool) -> None:
-        if at_once:
-            self.process.kill()
-            # A process that the fork server no longer answers for ends when its pipe does.
-            self.connection.close()
-            self.silent = True
-        else:
+        if not at_once:
             with contextlib.suppress(OSError):
                 self.connection.send("stop")
+            return
+        self.process.kill()
+        # A process that the fork server no longer answers for ends when its pipe does.
+        self.connection.close()
+        self.silent = True
 
 
 def available_cores() -> int:
@@ -107,7 +105,7 @@ def run_local(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     queue = deque(todo)
-    attempts: dict[str, int] = {}
+    attempts: Counter[str] = Counter()
     workers: list[_Worker] = []
     outcomes: list[Outcome] = []
     told = 0
@@ -151,7 +149,7 @@ def _start(
 
 
 def _conclude(
-    worker: _Worker, directory: Path, attempts: dict[str, int], stopping: bool, display: Display
+    worker: _Worker, directory: Path, attempts: Counter[str], stopping: bool, display: Display
 ) -> Outcome:
     """The outcome of a process that has ended, in whatever way."""
     worker.process.join()
@@ -164,7 +162,7 @@ def _conclude(
     if code in (-signal.SIGKILL, -signal.SIGTERM, _UNKNOWN):
         if stopping:
             return Outcome("interrupted", "stopped at once; goes on from its last checkpoint")
-        attempts[worker.run.hash] = attempts.get(worker.run.hash, 0) + 1
+        attempts[worker.run.hash] += 1
         if attempts[worker.run.hash] < _KILLED_ATTEMPTS:
             return Outcome("killed", "its process was killed; it goes on from its last checkpoint")
     name = signal.Signals(-code).name if code < 0 else f"exit code {code}"

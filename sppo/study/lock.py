@@ -20,7 +20,6 @@ import threading
 import time
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 FILE = ".lock"
 HEARTBEAT_SECONDS = 10.0
@@ -45,8 +44,10 @@ class RunLock:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.path = Path(directory, FILE)
         self._done = threading.Event()
-        self._me = {"host": socket.gethostname(), "kernel": _kernel(), "pid": os.getpid()}
-        self._me["token"] = secrets.token_hex(8)
+        self._me: dict[str, object] = {
+            "host": socket.gethostname(), "kernel": _kernel(), "pid": os.getpid(),
+            "token": secrets.token_hex(8),
+        }  # fmt: skip
 
     def __enter__(self) -> RunLock:
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -135,7 +136,7 @@ def _held(path: Path, descriptor: int, kind: int) -> bool:
         probe.unlink(missing_ok=True)
 
 
-def _owner(path: Path) -> dict[str, Any] | None:
+def _owner(path: Path) -> dict[str, object] | None:
     try:
         owner = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -152,5 +153,5 @@ def _kernel() -> str:
         return socket.gethostname()
 
 
-def _describe(owner: dict[str, Any] | None) -> str:
+def _describe(owner: dict[str, object] | None) -> str:
     return "another process" if owner is None else f"process {owner.get('pid')} on {owner.get('host')}"

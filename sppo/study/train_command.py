@@ -30,14 +30,13 @@ from sppo.records.parameters import (
     surrogate_of,
     surrogate_settings,
 )
-from sppo.study.definition import NUMBERS, StudyError, environment_problem
+from sppo.study.definition import NUMBERS, SEED, StudyError, environment_problem
 from sppo.study.execution import Options, Outcome, execute
 from sppo.study.local import single_threaded
 from sppo.study.overview import duration
 from sppo.study.stopping import Stopper
 
 _STEPS = Setting(1_000_000, NUMBERS["total_timesteps"].parameter)
-_SEED = Setting(0, Parameter("int", "seed of everything", low=0, high=2**32 - 1))
 _METAVARS = {"int": "N", "name": "NAME", "numbers": "WIDTH"}
 
 
@@ -112,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--retry-failed", action="store_true", help="try again where DIR holds a failed run")
     others = {name: setting for name, setting in NUMBERS.items() if name != "total_timesteps"}
-    _add_flags(parser, {"steps": _STEPS, "seed": _SEED, **others})
+    _add_flags(parser, {"steps": _STEPS, "seed": Setting(0, SEED), **others})
     # Unless it is said, as many as there are batches are enough.
     parser.set_defaults(evaluations=None)
     return parser

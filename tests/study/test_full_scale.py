@@ -48,7 +48,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
             result = {
                 "status": "completed",
                 "timesteps": 1_001_472,
-                "final_return": 1.0,
+                "final_return": 175.0,
                 "wall_seconds": 400.0,
             }
             (path / run_files.RESULT).write_text(json.dumps(result))
