@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,8 @@ AXES = {"n_epochs": "m", "clip_range": "ε", "eta": "η"}
 _POINTS = 200
 
 Value = float | int | str | None
+T = TypeVar("T")
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,14 @@ class Cell:
         return f"{self.n} of {len(self.runs)} ({lost})" if lost else str(self.n)
 
 
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items by a key, both in their order."""
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
 def not_there(cells: Iterable[Cell]) -> str:
     """``1 failed, 2 missing``: the runs of these cells that are not completed; empty if all are."""
     counts = Counter(run.status for cell in cells for run in cell.runs)
@@ -150,10 +160,8 @@ def build_cells(runs: Iterable[Run]) -> list[Cell]:
     Runs whose configuration cannot be read, and runs that are not in the plan, belong to no cell; they
     appear in the list of runs only.
     """
-    alike: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        if run.config and run.status != "unplanned":
-            alike[json.dumps({**run.config, "seed": None}, sort_keys=True)].append(run)
+    planned = (run for run in runs if run.config and run.status != "unplanned")
+    alike = grouped(planned, lambda run: json.dumps({**run.config, "seed": None}, sort_keys=True))
     places: dict[tuple[str, str, Setting], list[tuple[dict[str, str], list[Run]]]] = defaultdict(list)
     for group in alike.values():
         first = group[0]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sppo.report.cells import Cell, not_there, order_environments, order_key, seeds_of
+from sppo.report.cells import Cell, grouped, not_there, order_key, seeds_of
 from sppo.report.labels import Look
 from sppo.report.plots import FAINT, RULE, Dashes, Key, Panel, Plot, in_rows, label_keys, line_styles
-from sppo.report.statistics import FEW_RUNS, mean_estimate, mean_interval
+from sppo.report.statistics import FEW_RUNS, mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,20 +32,17 @@ def grid_figure(cells: Sequence[Cell], looks: Mapping[str, Look]) -> Plot | None
         return None
     clips = sorted({cell.setting.clip_range for cell in grid}, key=order_key)
     styles = line_styles(cell.setting.n_epochs for cell in grid)
+    lines = [(cell, looks[cell.label], styles[cell.setting.n_epochs]) for cell in grid]
     # An environment that the study has not come to would be a row of empty panels: it is named instead.
-    planned = order_environments(cell.env for cell in grid)
-    begun = order_environments(cell.env for cell in grid if cell.n) or planned
+    by_env = grouped(lines, lambda line: line[0].env)
+    begun = [env for env, own in by_env.items() if any(cell.n for cell, _, _ in own)] or list(by_env)
     rows = []
     for env in begun:
-        limits = _limits([cell for cell in grid if cell.env == env])
-        row = []
-        for clip in clips:
-            inside = [c for c in grid if c.env == env and c.setting.clip_range == clip]
-            lines = [(cell, looks[cell.label], styles[cell.setting.n_epochs]) for cell in inside]
-            row.append(_panel(f"{env}, ε = {clip}", lines, limits))
-        rows.append(row)
-    absent = [env for env in planned if env not in begun]
-    nothing = f" No completed run yet: {', '.join(absent)}." if absent else ""
+        limits = _limits([cell for cell, _, _ in by_env[env]])
+        inside = {clip: [x for x in by_env[env] if x[0].setting.clip_range == clip] for clip in clips}
+        rows.append([_panel(f"{env}, ε = {clip}", own, limits) for clip, own in inside.items()])
+    absent = ", ".join(env for env in by_env if env not in begun)
+    nothing = f" No completed run yet: {absent}." if absent else ""
     keys = label_keys((cell.label for cell in grid), looks)
     return Plot(
         name="grid",
@@ -67,8 +64,7 @@ def beyond_figure(cells: Sequence[Cell], looks: Mapping[str, Look], baseline: st
     styles = line_styles(cell.setting.text for cell in beyond)
     grid = [cell for cell in cells if cell.setting.on_grid and cell.label == baseline]
     panels = []
-    for env in order_environments(cell.env for cell in beyond):
-        inside = [cell for cell in beyond if cell.env == env]
+    for env, inside in grouped(beyond, lambda cell: cell.env).items():
         grey = [cell for cell in grid if cell.env == env and cell.n]
         lines = [(cell, looks[cell.label], styles[cell.setting.text]) for cell in inside]
         panels.append(_panel(env, lines, _limits([*inside, *grey]), faint=grey))
@@ -94,10 +90,9 @@ def beyond_figure(cells: Sequence[Cell], looks: Mapping[str, Look], baseline: st
 
 def logged_figure(cells: Sequence[Cell], looks: Mapping[str, Look], tag: str) -> Plot:
     """Every run of a log directory and their means, a panel for each task."""
-    panels = []
-    for task in dict.fromkeys(cell.task for cell in cells):
-        lines: list[Line] = [(cell, looks[cell.label], "-") for cell in cells if cell.task == task]
-        panels.append(_panel(task or "all runs", lines, None, every_run=True))
+    lines: list[Line] = [(cell, looks[cell.label], "-") for cell in cells]
+    tasks = grouped(lines, lambda line: line[0].task)
+    panels = [_panel(task or "all runs", own, None, every_run=True) for task, own in tasks.items()]
     return Plot(
         name="compare",
         title=f"Learning curves: {tag}",
@@ -114,9 +109,9 @@ def logged_figure(cells: Sequence[Cell], looks: Mapping[str, Look], tag: str) ->
 def runs_text(cells: Sequence[Cell]) -> str:
     """How many runs the lines stand for, by environment, and which runs are not there."""
     found: dict[str, list[str]] = {}
-    for env in order_environments(cell.env for cell in cells if cell.n):
-        counts = sorted({cell.n for cell in cells if cell.env == env and cell.n})
-        text = " to ".join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))
+    for env, own in grouped((cell for cell in cells if cell.n), lambda cell: cell.env).items():
+        counts = [cell.n for cell in own]
+        text = " to ".join(str(n) for n in dict.fromkeys((min(counts), max(counts))))
         found.setdefault(text, []).append(env)
     runs = "; ".join(f"{', '.join(environments)}: {text}" for text, environments in found.items())
     text = f"Runs per line: {runs}." if runs else ""
@@ -155,8 +150,7 @@ def _panel(
         _format_steps(ax)
 
     spoken = "; ".join(
-        f"{look.title} {cell.setting.text} {mean_estimate(cell.finals).spoken}, n {cell.tally()}"
-        for cell, look, _ in lines
+        f"{look.title} {cell.setting.text} {cell.mean.spoken}, n {cell.tally()}" for cell, look, _ in lines
     )
     return Panel(title, f"Learning curves, {title}. Final mean: {spoken}.", draw)
 
@@ -180,14 +174,12 @@ def _draw_line(ax: Axes, line: Line, every_run: bool) -> None:
 
 def _limits(cells: Sequence[Cell]) -> tuple[float, float] | None:
     """Bounds that show the middle 95 % of runs and all means; intervals of two runs would dwarf both."""
-    returns = [cell.curves[1] for cell in cells if cell.n]
-    bounds = [np.percentile(values, [2.5, 97.5], axis=0) for values in returns if values.size]
-    low = min((float(each[0].min()) for each in bounds), default=np.inf)
-    high = max((float(each[1].max()) for each in bounds), default=-np.inf)
-    if not low < high:
-        return None
+    curves = [cell.curves[1] for cell in cells]
+    bounds = [np.percentile(values, [2.5, 97.5], axis=0) for values in curves if values.size]
+    low = min((float(each[0].min()) for each in bounds), default=0.0)
+    high = max((float(each[1].max()) for each in bounds), default=0.0)
     margin = 0.05 * (high - low)
-    return low - margin, high + margin
+    return (low - margin, high + margin) if low < high else None
 
 
 def _format_steps(ax: Axes) -> None:

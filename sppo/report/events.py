@@ -8,10 +8,10 @@ tag are, which makes reading hundreds of runs a matter of seconds.
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +27,11 @@ _FOOTER = struct.Struct("<I")
 _LARGEST = 1 << 16
 
 
-@dataclass(frozen=True, eq=False)
-class Series:
+class Series(NamedTuple):
     """One scalar over training: increasing steps and their values."""
 
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
-
-    def __len__(self) -> int:
-        return len(self.steps)
 
 
 def read_scalars(directory: Path, tags: Collection[str]) -> tuple[dict[str, Series], list[str]]:
@@ -45,16 +41,22 @@ def read_scalars(directory: Path, tags: Collection[str]) -> tuple[dict[str, Seri
     there; one with a wrong checksum likewise. Where a step occurs twice the later record counts, as after
     a resume.
     """
-    points: dict[str, dict[int, float]] = {}
+    points: dict[str, dict[int, float]] = defaultdict(dict)
     problems = []
     for path in sorted(directory.glob(EVENT_FILES)):
-        problem = _read_file(path, tags, points)
-        if problem:
-            problems.append(f"{path.name}: {problem}")
-    series = {}
-    for tag, found in points.items():
-        steps = sorted(found)
-        series[tag] = Series(np.array(steps, dtype=np.int64), np.array([found[step] for step in steps]))
+        try:
+            for event in _wanted_events(path.read_bytes(), [tag.encode() for tag in tags]):
+                for value in event.summary.value:
+                    number = _number(value) if value.tag in tags else None
+                    if number is not None:
+                        points[value.tag][event.step] = number
+        except (OSError, ValueError) as error:
+            problems.append(f"{path.name}: {error}")
+    ordered = {tag: sorted(found.items()) for tag, found in points.items()}
+    series = {
+        tag: Series(np.array([step for step, _ in found]), np.array([value for _, value in found]))
+        for tag, found in ordered.items()
+    }
     return series, problems
 
 
@@ -78,19 +80,6 @@ def scalar(tag: str, value: float) -> Summary:
     return Summary(value=[Summary.Value(tag=tag, simple_value=value)])
 
 
-def _read_file(path: Path, tags: Collection[str], points: dict[str, dict[int, float]]) -> str:
-    """Add a file's points; returns what is wrong with it, or nothing."""
-    try:
-        for event in _wanted_events(path.read_bytes(), [tag.encode() for tag in tags]):
-            for value in event.summary.value:
-                number = _number(value) if value.tag in tags else None
-                if number is not None:
-                    points.setdefault(value.tag, {})[event.step] = number
-    except (OSError, ValueError) as error:
-        return str(error)
-    return ""
-
-
 def _wanted_events(data: bytes, tags: list[bytes]) -> Iterator[Event]:
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
@@ -99,20 +88,21 @@ def _wanted_events(data: bytes, tags: list[bytes]) -> Iterator[Event]:
     at, size = 0, len(data)
     while at < size:
         start = at + _HEADER.size
+        damaged = f"damaged at byte {at} of {size}, the rest is left out"
         length, checksum = _HEADER.unpack_from(data, at) if start <= size else (size, 0)
         if start <= size and masked_crc32c(data[at : at + 8]) != checksum:
-            raise ValueError(f"damaged at byte {at} of {size}, the rest is left out")
+            raise ValueError(damaged)
         end = start + length
         if end + _FOOTER.size > size:
             raise ValueError(f"ends in the middle of a record, {size - at} bytes left out")
         payload = data[start:end] if length <= _LARGEST else b""
         if any(tag in payload for tag in tags):
             if masked_crc32c(payload) != _FOOTER.unpack_from(data, end)[0]:
-                raise ValueError(f"damaged at byte {at} of {size}, the rest is left out")
+                raise ValueError(damaged)
             try:
                 yield Event.FromString(payload)
             except DecodeError as error:
-                raise ValueError(f"no event at byte {at} of {size}, the rest is left out") from error
+                raise ValueError(damaged) from error
         at = end + _FOOTER.size
 
 

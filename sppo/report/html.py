@@ -13,12 +13,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from sppo.records.runs import STATUSES, Run
 from sppo.records.studies import StudyRecords
-from sppo.report.cells import Cell, not_there, order_environments, seeds_of, setting_of
+from sppo.report.cells import Cell, grouped, not_there, order_environments, seeds_of, setting_of
 from sppo.report.labels import Look, order_labels, title_of
 from sppo.report.plots import INK, RULE, Plot, css_colour, panel_svgs
 from sppo.report.provenance import Provenance, rerun_command, seeds_text
 from sppo.report.statistics import FEW_RUNS
-from sppo.report.summary import Comparison, Summary
+from sppo.report.summary import Summary
 from sppo.report.tables import interval, number
 
 #: section -> heading
@@ -67,10 +67,7 @@ def report_page(
         "beyond": _finals([cell for cell in cells if not cell.setting.on_grid], looks, study_file),
     }
     filled = {*figures, *(name for name, tables in finals.items() if tables), "runs", "made"}
-    pairs: dict[tuple[str, str], list[Comparison]] = {}
-    for row in summary.comparisons:
-        pairs.setdefault((row.label, row.baseline), []).append(row)
-    by_status = {status: [run for run in study.runs if run.status == status] for status in STATUSES}
+    by_status = grouped(study.runs, lambda run: run.status)
     return render(
         "report.html",
         f"Study {study.name}",
@@ -81,14 +78,14 @@ def report_page(
         sections={name: heading for name, heading in SECTIONS.items() if name in filled},
         figures=figures,
         finals=finals,
-        pairs=pairs,
+        pairs=grouped(summary.comparisons, lambda row: (row.label, row.baseline)),
         provenance=provenance,
         programs=programs,
         environments=order_environments(cell.env for cell in cells),
         seeds=seeds_text(run.seed for run in study.runs if run.config),
         fewest=min((cell.n for cell in cells if cell.n), default=0),
         few_runs=FEW_RUNS,
-        lost={status: runs for status, runs in by_status.items() if runs and status != "completed"},
+        lost={status: by_status[status] for status in STATUSES[1:] if status in by_status},
         listed=LISTED_RUNS,
         run_name=_run_name,
     )

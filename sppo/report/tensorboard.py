@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ import numpy as np
 
 from sppo.records.run_files import CONFIG, TENSORBOARD
 from sppo.records.runs import Run
-from sppo.report.cells import AXES, Cell, Setting, order_environments, order_key, parameters_of
+from sppo.report.cells import AXES, Cell, Setting, grouped, order_key, parameters_of
 from sppo.report.events import EVENT_FILES, read_scalars, scalar, write_events
 from sppo.report.extras import require
 from sppo.report.logdir import BOOKKEEPING_SUFFIX, MARKER, RETURN_TAG
@@ -47,15 +48,13 @@ THINNED_TAGS = (
     "train/entropy_loss", "train/explained_variance", "train/policy_gradient_loss", "train/value_loss",
     "train/std",
 )  # fmt: skip
+#: of a mean curve: what ends its tags
+_BOUNDS = ("return", "low", "high")
 _SHOWN_HPARAMS = ("env", "algorithm", *AXES, "seed")
 
 
 def build_logdir(
-    runs: Sequence[Run],
-    cells: Sequence[Cell],
-    out: Path,
-    seeds_per_cell: int,
-    thin: int = 0,
+    runs: Sequence[Run], cells: Sequence[Cell], out: Path, seeds_per_cell: int, thin: int = 0
 ) -> Path:
     """Build the log directory; an earlier one made by this function is replaced.
 
@@ -68,11 +67,9 @@ def build_logdir(
         for run in cell.runs[:seeds_per_cell]:
             if run.status != "missing":
                 _write_run(run, out / "runs", run_name(cell, run), thin)
-    for label in dict.fromkeys(cell.label for cell in cells):
-        own = [cell for cell in cells if cell.label == label and cell.n]
-        if own:
-            began = _wall_time(own[0].completed[0])
-            write_events(out / "means" / _safe(label) / _BOOKKEEPING_FILE, _mean_summaries(own), began)
+    for label, own in grouped((cell for cell in cells if cell.n), lambda cell: cell.label).items():
+        began = _wall_time(own[0].completed[0])
+        write_events(out / "means" / _safe(label) / _BOOKKEEPING_FILE, _mean_summaries(own), began)
     newest = max((_wall_time(run) for run in runs), default=0.0)
     write_events(out / "means" / _BOOKKEEPING_FILE, [(0, layout(cells))], newest)
     write_events(out / "runs" / _BOOKKEEPING_FILE, [(0, _experiment(runs))], newest)
@@ -96,27 +93,21 @@ def layout(cells: Iterable[Cell]) -> Summary:
     from tensorboard.compat.proto.types_pb2 import DT_STRING
     from tensorboard.plugins.custom_scalar import layout_pb2, metadata
 
-    found: dict[str, dict[Setting, None]] = {}
-    for cell in cells:
-        if cell.n:
-            found.setdefault(cell.env, {})[cell.setting] = None
+    def chart(env: str, setting: Setting) -> layout_pb2.Chart:
+        value, lower, upper = (chart_tag(env, setting, what) for what in _BOUNDS)
+        series = layout_pb2.MarginChartContent.Series(value=value, lower=lower, upper=upper)
+        content = layout_pb2.MarginChartContent(series=[series])
+        return layout_pb2.Chart(title=f"{env}, {setting.text}", margin=content)
+
     categories = []
-    for env in order_environments(found):
-        charts = []
+    for env, own in grouped((cell for cell in cells if cell.n), lambda cell: cell.env).items():
         # the page draws the charts of a category from the last to the first
-        for setting in sorted(found[env], key=Setting.sort_key, reverse=True):
-            bounds = [chart_tag(env, setting, what) for what in ("return", "low", "high")]
-            series = layout_pb2.MarginChartContent.Series(value=bounds[0], lower=bounds[1], upper=bounds[2])
-            content = layout_pb2.MarginChartContent(series=[series])
-            charts.append(layout_pb2.Chart(title=f"{env}, {setting.text}", margin=content))
-        categories.append(layout_pb2.Category(title=env, chart=charts))
+        settings = reversed(grouped(own, lambda cell: cell.setting))
+        categories.append(layout_pb2.Category(title=env, chart=[chart(env, s) for s in settings]))
     content = layout_pb2.Layout(category=categories).SerializeToString()
-    value = Summary.Value(
-        tag=metadata.CONFIG_SUMMARY_TAG,
-        metadata=metadata.create_summary_metadata(),
-        tensor=TensorProto(dtype=DT_STRING, string_val=[content]),
-    )
-    return Summary(value=[value])
+    tensor = TensorProto(dtype=DT_STRING, string_val=[content])
+    about = metadata.create_summary_metadata()
+    return Summary(value=[Summary.Value(tag=metadata.CONFIG_SUMMARY_TAG, metadata=about, tensor=tensor)])
 
 
 def hparams_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,12 +140,11 @@ def _write_run(run: Run, root: Path, name: str, thin: int) -> None:
 def _thinned(directory: Path, points: int) -> Iterator[tuple[int, Summary]]:
     """At most ``points`` points of each curve, evenly spaced, the last one among them."""
     series, _ = read_scalars(directory, THINNED_TAGS)
-    for tag in THINNED_TAGS:
-        if tag in series:
-            curve = series[tag]
-            chosen = np.unique(np.linspace(len(curve) - 1, 0, min(points, len(curve))).round().astype(int))
-            for index in chosen:
-                yield int(curve.steps[index]), scalar(tag, float(curve.values[index]))
+    for tag in (tag for tag in THINNED_TAGS if tag in series):
+        steps, values = series[tag]
+        chosen = np.linspace(len(steps) - 1, 0, min(points, len(steps))).round().astype(int)[::-1]
+        for step, value in zip(steps[chosen].tolist(), values[chosen].tolist(), strict=True):
+            yield step, scalar(tag, value)
 
 
 def _session_end(success: bool) -> Summary:
@@ -176,7 +166,7 @@ def _mean_summaries(cells: Iterable[Cell]) -> Iterator[tuple[int, Summary]]:
         if len(returns) == 1:
             # a chart with bounds draws nothing without them: one run has its own value as both
             low = high = mean
-        for what, values in (("return", mean), ("low", low), ("high", high)):
+        for what, values in zip(_BOUNDS, (mean, low, high), strict=True):
             tag = chart_tag(cell.env, cell.setting, what)
             for step, value in zip(steps.tolist(), values.tolist(), strict=True):
                 yield round(step), scalar(tag, value)
@@ -185,10 +175,10 @@ def _mean_summaries(cells: Iterable[Cell]) -> Iterator[tuple[int, Summary]]:
 def _experiment(runs: Iterable[Run]) -> Summary:
     from tensorboard.plugins.hparams import summary_v2 as api
 
-    values: dict[str, set[Any]] = {}
+    values: dict[str, set[Any]] = defaultdict(set)
     for run in runs:
         for name, value in hparams_of(run.config).items():
-            values.setdefault(name, set()).add(value)
+            values[name].add(value)
     # what never varies would take the place of what does among the columns shown at first
     varying = [name for name, found in values.items() if len(found) > 1 or name in _SHOWN_HPARAMS]
     hparams = [api.HParam(name, _domain(values[name])) for name in sorted(varying)]

@@ -53,7 +53,7 @@ def test_runs_have_readable_names_and_their_own_scalars(study: Path) -> None:
     scalars, problems = read_scalars(out / RUN, ["rollout/ep_rew_mean", "evaluation/mean_return"])
     assert not problems
     assert scalars["rollout/ep_rew_mean"].steps.tolist() == [0, 100, 200]
-    assert len(scalars["evaluation/mean_return"]) == 4
+    assert len(scalars["evaluation/mean_return"].steps) == 4
 
 
 def test_records_are_linked_and_not_touched(study: Path) -> None:
@@ -71,7 +71,7 @@ def test_thinned_runs_stand_alone_and_keep_the_last_point(study: Path) -> None:
     scalars, problems = read_scalars(out / RUN, ["rollout/ep_rew_mean", "evaluation/mean_return"])
     assert not problems
     assert scalars["rollout/ep_rew_mean"].steps.tolist() == [0, 200]
-    assert len(scalars["evaluation/mean_return"]) == 4
+    assert len(scalars["evaluation/mean_return"].steps) == 4
 
 
 def test_number_of_seeds_is_limited(study: Path) -> None:
