@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,7 @@ class Runs:
         if not (root / name / "runs.csv").is_file():
             return Runs({})
         cells = [cell for cell in build_cells(read_records(root / name).runs) if cell.n]
-        axes = [(cell.setting.n_epochs, cell.setting.clip_range, cell.setting.eta) for cell in cells]
-        return Runs({(cell.env, cell.label, *at): cell for cell, at in zip(cells, axes, strict=True)})
+        return Runs({(cell.env, cell.label, *astuple(cell.setting)): cell for cell in cells})
 
     @property
     def environments(self) -> list[str]:
@@ -407,17 +406,8 @@ def settings_ranked(runs: Runs, bounds: Bounds) -> Table:
 
 def symmetric_bounds(runs: Runs, symmetric: Runs) -> Table:
     """PPO with its own and with symmetric bounds."""
-    header = (
-        "environment",
-        "m",
-        "ε",
-        "n",
-        "PPO [1−ε, 1+ε]",
-        "n",
-        "PPO [1/(1+ε), 1+ε]",
-        "n",
-        "sPPO one-sided",
-    )
+    header = ("environment", "m", "ε", "n", "PPO [1−ε, 1+ε]", "n", "PPO [1/(1+ε), 1+ε]", "n",
+              "sPPO one-sided")  # fmt: skip
     rows = []
     for env, label, m, clip, _ in symmetric.cells:
         line = [env, str(m), str(clip)]
@@ -462,7 +452,7 @@ def divergences(mirror: Runs, runs: Runs) -> Table:
 
 
 def _n_and_result(cell: Cell | None) -> tuple[str, str]:
-    return (str(cell.n), over(cell.finals)) if cell else ("0", "–")
+    return (str(cell.n), shown(cell.mean)) if cell else ("0", "–")
 
 
 def beside_the_literature(runs: Runs) -> Table:
@@ -473,13 +463,13 @@ def beside_the_literature(runs: Runs) -> Table:
     for env in runs.environments:
         best = []
         for family in ((BASELINE,), VARIANTS):
-            cell = max((c for label in family for c in runs.of(env, label)), key=lambda c: c.finals.mean())
+            cell = max((c for label in family for c in runs.of(env, label)), key=lambda c: c.mean.value)
             setting = f"m = {cell.setting.n_epochs}, ε = {cell.setting.clip_range}"
-            best.append(f"{over(cell.finals)} ({runs.title(cell.label)}, {setting}, n = {cell.n})")
+            best.append(f"{shown(cell.mean)} ({runs.title(cell.label)}, {setting}, n = {cell.n})")
         usual = runs.cells.get((env, BASELINE, 10, 0.3, None))
         rows.append((
             env, f"{runs.of(env, BASELINE)[0].steps:,}",
-            f"{over(usual.finals)} (n = {usual.n})" if usual else "–", *best,
+            f"{shown(usual.mean)} (n = {usual.n})" if usual else "–", *best,
             *(column.get(short_name(env), "–") for column in LITERATURE.values()),
         ))  # fmt: skip
     return header, rows
@@ -507,34 +497,30 @@ def all_tables(root: Path) -> dict[str, Table]:
     runs, plain, mirror, symmetric = studies.values()
     bounds = normalisation_bounds(runs.cells.values())
     whole, plain_whole = replace(runs, whole=True), replace(plain, whole=True)
-    made: dict[str, Callable[[], Table]] = {
-        "The runs there are": partial(inventory, studies),
-        "Verdicts": partial(verdicts, runs, plain, bounds),
-        "Verdicts by the mean over all evaluations": partial(verdicts, whole, plain_whole, bounds),
-        "(a) Against PPO, environment by environment": partial(in_every_environment, runs),
-        "(a) All environments together": partial(all_environments, runs, bounds),
-        "(a) Without Ant": partial(all_environments, runs, bounds, but="Ant-v5"),
-        "(b) Does the lead grow with m and with ε?": partial(growth_of_lead, runs, bounds),
-        "Lead over PPO at each setting (scaled returns, mean over environments)": partial(
-            lead_by_setting, runs, bounds
-        ),
-        "(c) Without learning-rate decay and gradient clipping": partial(without_decay, runs, plain),
-        "(c) Against PPO, without decay and clipping": partial(in_every_environment, plain),
-        "(c) Together": partial(all_environments, plain, bounds),
-        "(c) Does the lead grow with m and with ε, without decay and clipping?": partial(
-            growth_of_lead, plain, bounds
-        ),
-        "(c) Lead over PPO at each setting, without both": partial(lead_by_setting, plain, bounds),
-        "How far updates go (median of `train/approx_kl` over training, one run per cell)": partial(
-            distance_of_updates, runs, root
-        ),
-        "Where to start": partial(settings_ranked, runs, bounds),
-        "PPO with symmetric bounds": partial(symmetric_bounds, runs, symmetric),
-        "What symmetric bounds change": partial(effect_of_symmetric_bounds, runs, symmetric),
-        "The divergence instead of the clip, and TRPO": partial(divergences, mirror, runs),
-        "Beside published results": partial(beside_the_literature, runs),
+    distances = "How far updates go (median of `train/approx_kl` over training, one run per cell)"
+    lead = "Lead over PPO at each setting (scaled returns, mean over environments)"
+    plain_growth = "(c) Does the lead grow with m and with ε, without decay and clipping?"
+    tables = {
+        "The runs there are": inventory(studies),
+        "Verdicts": verdicts(runs, plain, bounds),
+        "Verdicts by the mean over all evaluations": verdicts(whole, plain_whole, bounds),
+        "(a) Against PPO, environment by environment": in_every_environment(runs),
+        "(a) All environments together": all_environments(runs, bounds),
+        "(a) Without Ant": all_environments(runs, bounds, but="Ant-v5"),
+        "(b) Does the lead grow with m and with ε?": growth_of_lead(runs, bounds),
+        lead: lead_by_setting(runs, bounds),
+        "(c) Without learning-rate decay and gradient clipping": without_decay(runs, plain),
+        "(c) Against PPO, without decay and clipping": in_every_environment(plain),
+        "(c) Together": all_environments(plain, bounds),
+        plain_growth: growth_of_lead(plain, bounds),
+        "(c) Lead over PPO at each setting, without both": lead_by_setting(plain, bounds),
+        distances: distance_of_updates(runs, root),
+        "Where to start": settings_ranked(runs, bounds),
+        "PPO with symmetric bounds": symmetric_bounds(runs, symmetric),
+        "What symmetric bounds change": effect_of_symmetric_bounds(runs, symmetric),
+        "The divergence instead of the clip, and TRPO": divergences(mirror, runs),
+        "Beside published results": beside_the_literature(runs),
     }
-    tables = {heading: make() for heading, make in made.items()}
     return {heading: table for heading, table in tables.items() if table[1]}
 
 

@@ -16,7 +16,7 @@ from sppo.report.cells import build_cells, looks_of
 from sppo.report.extras import require
 from sppo.report.figures import all_figures
 from sppo.report.plots import write_sheet
-from sppo.report.provenance import collect, installed, publish_study_file, shown_path
+from sppo.report.provenance import Provenance, collect, publish_study_file, shown_path
 from sppo.report.statistics import CONFIDENCE, RESAMPLES
 from sppo.report.summary import DEFAULT_BASELINES, Summary, summarise
 from sppo.report.tables import interval, number, text_table, write_tables
@@ -90,7 +90,8 @@ def report_study(
     baselines = baselines or DEFAULT_BASELINES
     command = (command or f"python -m sppo report {shown_path(study_dir)}") + subset.flags
     summary = summarise(build_cells(study.runs), baselines)
-    _write_files(study, summary, out, command, baselines[0], publish_study_file(study_dir, out))
+    provenance = collect(command, study.runs, publish_study_file(study_dir, out))
+    _write_files(study, summary, out, provenance, baselines[0])
     print(_text(study, summary))
     print(f"\n{shown_path(out / 'report.html')}: figures, tables and the runs that are not in the means")
     if tensorboard_seeds:
@@ -114,25 +115,22 @@ def _count(text: str) -> int:
 
 
 def _write_files(
-    study: StudyRecords, summary: Summary, out: Path, command: str, baseline: str, study_file: str
+    study: StudyRecords, summary: Summary, out: Path, provenance: Provenance, baseline: str
 ) -> None:
     """Everything but the TensorBoard directory, and the list of it."""
     from sppo.report.html import report_page
 
-    provenance = collect(command, study.runs)
     looks = looks_of(summary.cells)
     plots = all_figures(summary, looks, baseline)
-    written = write_runs(study.runs, out) + write_tables(summary, provenance, out, study_file)
+    written = write_runs(study.runs, out) + write_tables(summary, provenance, out)
     for plot in plots:
         written += write_sheet(plot, out, provenance.footer(plot.seeds))
-    programs = installed("sppo", "numpy", "matplotlib")
     report = out / "report.html"
-    page = report_page(study, summary, looks, plots, provenance, programs, study_file)
-    report.write_text(page, encoding="utf-8")
+    report.write_text(report_page(study, summary, looks, plots, provenance), encoding="utf-8")
     about = {
-        "command": command,
+        "command": provenance.command,
         "runs_with": provenance.versions,
-        "report_with": programs,
+        "report_with": provenance.programs,
         "bootstrap": {"resamples": RESAMPLES, "confidence": CONFIDENCE, "seed": 0, "method": "percentile"},
         "files": sorted(path.name for path in (*written, report)),
     }

@@ -56,15 +56,13 @@ def report_page(
     looks: Mapping[str, Look],
     plots: Sequence[Plot],
     provenance: Provenance,
-    programs: str,
-    study_file: str,
 ) -> str:
     """The whole report of a study."""
     cells = summary.cells
     figures = {{"grid": "curves"}.get(plot.name, plot.name): plot for plot in plots}
     finals = {
-        "returns": _finals([cell for cell in cells if cell.setting.on_grid], looks, study_file),
-        "beyond": _finals([cell for cell in cells if not cell.setting.on_grid], looks, study_file),
+        name: _finals([c for c in cells if c.setting.on_grid == on_grid], looks, provenance.study_file)
+        for name, on_grid in (("returns", True), ("beyond", False))
     }
     filled = {*figures, *(name for name, tables in finals.items() if tables), "runs", "made"}
     by_status = grouped(study.runs, lambda run: run.status)
@@ -80,7 +78,6 @@ def report_page(
         finals=finals,
         pairs=grouped(summary.comparisons, lambda row: (row.label, row.baseline)),
         provenance=provenance,
-        programs=programs,
         environments=order_environments(cell.env for cell in cells),
         seeds=seeds_text(run.seed for run in study.runs if run.config),
         fewest=min((cell.n for cell in cells if cell.n), default=0),

@@ -8,7 +8,7 @@ import json
 import shlex
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,31 +24,32 @@ STUDY_FILE = "study.toml"
 class Provenance:
     """What every figure and table carries.
 
-    ``versions`` are those the runs recorded; a package that changed between runs is listed with all of
-    its versions.
+    :param versions: what the runs recorded; a package that changed between runs has all of its versions
+    :param programs: what the report is made with
+    :param study_file: path of the study's file, for commands that run its cells again; empty without one
     """
 
     command: str
     versions: str
+    programs: str
+    study_file: str = ""
 
     def footer(self, seeds: Iterable[int]) -> str:
         return f"Made by: {self.command} | Runs with: {self.versions} | Seeds: {seeds_text(seeds) or 'none'}"
 
 
-def collect(command: str, runs: Iterable[Run]) -> Provenance:
+def collect(command: str, runs: Sequence[Run], study_file: str = "") -> Provenance:
     found: dict[str, set[str]] = defaultdict(set)
-    revisions: set[str] = set()
     for run in runs:
         for package, version in run.versions.items():
             found[package].add(str(version))
-        if run.git_revision:
-            revisions.add(run.git_revision[:12])
     parts = [f"{package} {'/'.join(sorted(versions))}" for package, versions in sorted(found.items())]
+    revisions = sorted({run.git_revision[:12] for run in runs if run.git_revision})
     if revisions:
-        shown = sorted(revisions)
-        more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
-        parts.append(f"git {'/'.join(shown[:3])}{more}")
-    return Provenance(command, ", ".join(parts) or "no versions recorded")
+        more = f" and {len(revisions) - 3} more" if len(revisions) > 3 else ""
+        parts.append(f"git {'/'.join(revisions[:3])}{more}")
+    versions = ", ".join(parts) or "no versions recorded"
+    return Provenance(command, versions, installed("sppo", "numpy", "matplotlib"), study_file)
 
 
 def installed(*packages: str) -> str:

@@ -100,10 +100,10 @@ def interquartile_mean(scores: Strata, resamples: int = RESAMPLES, seed: int = 0
     order. For equal :math:`n_k` this is ``scipy.stats.trim_mean(scores, 0.25)``.
     """
     strata = _strata(scores)
-    sizes = [len(x) for x in strata]
+    sizes = np.array([len(x) for x in strata])
     values = np.concatenate(strata)
     order = np.argsort(values, kind="stable")
-    weights = np.concatenate([np.full(n, 1 / (n * len(sizes))) for n in sizes])[order]
+    weights = np.repeat(1 / (sizes * len(sizes)), sizes)[order]
     total = len(values)
     cut = (total // 4) / total
 
@@ -114,13 +114,13 @@ def interquartile_mean(scores: Strata, resamples: int = RESAMPLES, seed: int = 0
         return kept @ values[order] / kept.sum(axis=-1)
 
     point = float(trimmed(np.ones((1, total)))[0])
-    if min(sizes) < 2:
+    if sizes.min() < 2:
         return Estimate(point)
     rng = np.random.default_rng(seed)
     draws = []
     for start in range(0, resamples, _CHUNK):
         rows = min(_CHUNK, resamples - start)
-        counts = np.concatenate([_counts(rng, n, rows) for n in sizes], axis=1)
+        counts = np.concatenate([_counts(rng, int(n), rows) for n in sizes], axis=1)
         draws.append(trimmed(counts[:, order]))
     return Estimate(point, *map(float, np.percentile(np.concatenate(draws), _TAILS)))
 

@@ -20,10 +20,10 @@ Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
 NOTHING = (None, None, None)
 
 
-def write_tables(summary: Summary, provenance: Provenance, out: Path, study_file: str) -> list[Path]:
+def write_tables(summary: Summary, provenance: Provenance, out: Path) -> list[Path]:
     """One CSV file per table; the last three columns of each row say where it comes from."""
     tables = {
-        "final_returns.csv": _finals(summary, study_file),
+        "final_returns.csv": _finals(summary, provenance.study_file),
         "comparisons.csv": _comparisons(summary),
         "iqm.csv": _aggregates(summary),
         "profiles.csv": _profiles(summary),

@@ -224,9 +224,9 @@ def test_published_reports_come_out_of_the_committed_files(
     monkeypatch.chdir(claims.ROOT)
     directory = claims.RESULTS / name
     runs = read_records(directory).runs
-    provenance = collect(f"python -m sppo report {shown_path(directory)}", runs)
-    study_file = shown_path(directory / "study.toml")
-    for path in write_tables(summarise(build_cells(runs)), provenance, tmp_path, study_file):
+    command, study_file = f"python -m sppo report {shown_path(directory)}", directory / "study.toml"
+    provenance = collect(command, runs, shown_path(study_file))
+    for path in write_tables(summarise(build_cells(runs)), provenance, tmp_path):
         assert path.read_bytes() == (directory / path.name).read_bytes(), path.name
 
 
