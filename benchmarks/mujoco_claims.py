@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from sppo.records.studies import read_records
-from sppo.report.cells import Cell, build_cells, looks_of, order_environments
+from sppo.report.cells import Cell, build_cells, grouped, looks_of, order_environments, seeds_of
 from sppo.report.events import read_scalars
 from sppo.report.labels import Look, order_labels, title_of
 from sppo.report.provenance import seeds_text
@@ -120,9 +120,6 @@ class Runs:
         """From PPO: mean over the seeds that both have (over all seeds if they share none)."""
         mine, theirs = paired(self.results(env, label, setting), self.results(env, BASELINE, setting))
         return mine - theirs
-
-    def mean(self, env: str, label: str, setting: Setting) -> float:
-        return float(np.mean(list(self.results(env, label, setting).values())))
 
 
 def paired(one: dict[int, float], other: dict[int, float]) -> tuple[float, float]:
@@ -265,11 +262,9 @@ def inventory(studies: dict[str, Runs]) -> Table:
     """How many runs there are of what."""
     rows = []
     for name, runs in studies.items():
-        for env in runs.environments:
-            cells = [cell for key, cell in runs.cells.items() if key[0] == env]
-            seeds = seeds_text(run.seed for cell in cells for run in cell.completed)
-            count = sum(cell.n for cell in cells)
-            rows.append((name, env, f"{cells[0].steps:,}", str(len(cells)), str(count), seeds))
+        for env, cells in grouped(runs.cells.values(), lambda cell: cell.env).items():
+            counts = (str(len(cells)), str(sum(cell.n for cell in cells)))
+            rows.append((name, env, f"{cells[0].steps:,}", *counts, seeds_text(seeds_of(cells))))
     return ("study", "environment", "steps", "cells", "runs", "seeds"), rows
 
 
@@ -393,11 +388,11 @@ def settings_ranked(runs: Runs, bounds: Bounds) -> Table:
         env for env in runs.environments if everything == {key[1:] for key in runs.cells if key[0] == env}
     ]
     found: list[tuple[Estimate, tuple[str, ...]]] = []
-    for label, m, clip, _ in everything if environments else ():
-        means = {env: runs.mean(env, label, (m, clip)) for env in environments}
-        scores = [(means[env] - bounds[env][0]) / (bounds[env][1] - bounds[env][0]) for env in environments]
-        estimate = mean_estimate(scores)
-        texts = (shown(estimate, 2), *(number(mean) for mean in means.values()))
+    for label, m, clip, eta in everything if environments else ():
+        means = [runs.cells[env, label, m, clip, eta].mean.value for env in environments]
+        spans = zip(means, (bounds[env] for env in environments), strict=True)
+        estimate = mean_estimate([(mean - low) / (high - low) for mean, (low, high) in spans])
+        texts = (shown(estimate, 2), *map(number, means))
         found.append((estimate, (runs.title(label), str(m), str(clip), *texts)))
     found.sort(key=lambda row: -row[0].value)
     header = ("algorithm", "m", "ε", "scaled result, mean over environments", *environments)

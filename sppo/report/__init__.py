@@ -1,14 +1,13 @@
 """Records to tables, figures, TensorBoard layout and HTML. Reads only; trains nothing.
 
 =======================  ==========================================================================
-``cells``               runs -> cells: one environment, one algorithm, one setting, several seeds
+``cells``               runs -> cells (one environment, algorithm and setting, several seeds), estimates
 ``labels``              what an algorithm is called and drawn as, from the registered surrogates
 ``statistics``          estimates with intervals, on arrays
-``summary``             cells -> the rows of every table
+``summary``             cells -> the rows of every table that is over several of them
 ``curves``, ``figures``  cells and rows -> figures, which ``plots`` makes into files and SVG
 ``html``, ``tables``    rows and figures -> pages (from ``templates/``) and CSV files
-``rerun``               the command that runs a cell again
-``provenance``          command, versions and seeds, which every figure and table carries
+``provenance``          command, versions and seeds, which every figure and table carries; cells run again
 ``events``, ``logdir``  TensorBoard event files, read and written; the runs in a log directory
 ``tensorboard``         a study -> a log directory with layout and hparams
 ``command``             ``python -m sppo report``

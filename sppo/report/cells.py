@@ -192,9 +192,8 @@ def looks_of(cells: Iterable[Cell]) -> dict[str, Look]:
     titles: dict[str, set[str]] = defaultdict(set)
     for cell in cells:
         titles[cell.label].add(title_of(cell.label, cell.runs[0].config))
-    return looks(
-        {label: found.pop() if len(found) == 1 else title_of(label, {}) for label, found in titles.items()}
-    )
+    several = {label: title_of(label, {}) for label, found in titles.items() if len(found) > 1}
+    return looks({label: found.pop() for label, found in titles.items()} | several)
 
 
 def parameters_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -232,9 +231,10 @@ def _flat(config: Mapping[str, Any]) -> dict[str, str]:
     return {n: json.dumps(value, sort_keys=True) for n, value in entries.items() if n not in told_apart}
 
 
-def _value(value: Any) -> Value:
-    known = value is None or isinstance(value, int | float | str)
-    return value if known else json.dumps(value, sort_keys=True)
+def _value(value: object) -> Value:
+    if value is None or isinstance(value, int | float | str):
+        return value
+    return json.dumps(value, sort_keys=True)
 
 
 def _plain(value: Value) -> str:

@@ -85,7 +85,7 @@ def _colours() -> Iterator[str]:
         yield f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
-def _variant(surrogate: type[Surrogate], parameters: Any) -> str:
+def _variant(surrogate: type[Surrogate], parameters: object) -> str:
     """``two-sided``, where a choice of the parameters makes it another surrogate than it is by default."""
     given = parameters if isinstance(parameters, Mapping) else {}
     chosen = {

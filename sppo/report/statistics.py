@@ -17,8 +17,8 @@ one matrix: nothing is sorted or ranked twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,8 +36,7 @@ _CHUNK = 500
 _TAILS = (50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE))
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A statistic and its interval; the bounds are NaN where the runs do not allow one."""
 
     value: float
@@ -52,9 +51,6 @@ class Estimate:
     def spoken(self) -> str:
         bounds = f"95 % interval {self.low:.4g} to {self.high:.4g}" if self.has_interval else "no interval"
         return f"{self.value:.4g}, {bounds}"
-
-    def __iter__(self) -> Iterator[float]:
-        return iter((self.value, self.low, self.high))
 
 
 def mean_interval(samples: ArrayLike) -> tuple[Array, Array, Array]:

@@ -6,7 +6,6 @@ import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
 
 from sppo.records.runs import STATUSES
 from sppo.report.cells import seeds_of
@@ -15,7 +14,7 @@ from sppo.report.statistics import Estimate
 from sppo.report.summary import THRESHOLDS, Summary
 
 #: a header and rows of plain values; a missing estimate and NaN are empty
-Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
+Table = tuple[Sequence[str], Iterable[Sequence[object]]]
 #: what stands in the columns of an estimate that there is not
 NOTHING = (None, None, None)
 
@@ -29,13 +28,12 @@ def write_tables(summary: Summary, provenance: Provenance, out: Path) -> list[Pa
         "profiles.csv": _profiles(summary),
     }
     for name, (header, rows) in tables.items():
-        # rows end with their seeds
-        sourced = ((*row[:-1], seeds_text(row[-1]), provenance.versions, provenance.command) for row in rows)
+        sourced = ((*row, provenance.versions, provenance.command) for row in rows)
         write_csv(out / name, (*header, "seeds", "versions", "command"), sourced)
     return [out / name for name in tables]
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
@@ -90,7 +88,7 @@ def _finals(summary: Summary, study_file: str) -> Table:
         (
             cell.env, cell.label, *astuple(cell.setting), cell.steps, len(cell.runs), *cell.counts().values(),
             *cell.mean, *cell.iqm, *((cell.finals.min(), cell.finals.max()) if cell.n else (None, None)),
-            rerun_command(cell, study_file), seeds_of([cell]),
+            rerun_command(cell, study_file), seeds_text(seeds_of([cell])),
         )
         for cell in summary.cells
     )  # fmt: skip
@@ -102,7 +100,7 @@ def _comparisons(summary: Summary) -> Table:
     return header, (
         (
             row.label, row.baseline, "all" if row.env is None else row.env, row.setting, row.tasks,
-            *row.sides, *(row.difference or NOTHING), *row.improvement, row.seeds,
+            *row.sides, *(row.difference or NOTHING), *row.improvement, seeds_text(row.seeds),
         )
         for row in summary.comparisons
     )  # fmt: skip
@@ -111,20 +109,20 @@ def _comparisons(summary: Summary) -> Table:
 def _aggregates(summary: Summary) -> Table:
     bounds = "; ".join(f"{env}: {low!r} to {high!r}" for env, (low, high) in summary.bounds.items())
     return ("algorithm", "setting", "tasks", "runs", *estimate_columns("iqm"), "normalisation"), (
-        (row.label, row.where, len(row.cells), row.n, *row.iqm, bounds, row.seeds)
+        (row.label, row.where, len(row.cells), row.n, *row.iqm, bounds, seeds_text(row.seeds))
         for row in summary.aggregates
     )
 
 
 def _profiles(summary: Summary) -> Table:
     return ("algorithm", "m", "tasks", "runs", "score", "fraction_above", "low", "high"), (
-        (row.label, row.n_epochs, len(row.cells), row.n, round(float(tau), 4), *bounds, row.seeds)
+        (row.label, row.n_epochs, len(row.cells), row.n, round(float(tau), 4), *bounds, seeds_text(row.seeds))
         for row in summary.profiles
         for tau, *bounds in zip(THRESHOLDS, row.value, row.low, row.high, strict=True)
     )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Empty for nothing; floats with ten digits, beyond which resampling noise begins long before."""
     if value is None or (isinstance(value, float) and value != value):
         return ""

@@ -27,7 +27,7 @@ import numpy as np
 
 from sppo.records.run_files import CONFIG, TENSORBOARD
 from sppo.records.runs import Run
-from sppo.report.cells import AXES, Cell, Setting, grouped, order_key, parameters_of
+from sppo.report.cells import AXES, Cell, Setting, Value, grouped, order_key, parameters_of
 from sppo.report.events import EVENT_FILES, read_scalars, scalar, write_events
 from sppo.report.extras import require
 from sppo.report.logdir import BOOKKEEPING_SUFFIX, MARKER, RETURN_TAG
@@ -110,7 +110,7 @@ def layout(cells: Iterable[Cell]) -> Summary:
     return Summary(value=[Summary.Value(tag=metadata.CONFIG_SUMMARY_TAG, metadata=about, tensor=tensor)])
 
 
-def hparams_of(config: Mapping[str, Any]) -> dict[str, Any]:
+def hparams_of(config: Mapping[str, Any]) -> dict[str, Value]:
     """The numbers, texts and switches of a configuration, the parameters beside the rest."""
     flat = {**config, **parameters_of(config)}
     return {name: value for name, value in flat.items() if isinstance(value, bool | int | float | str)}
@@ -175,7 +175,7 @@ def _mean_summaries(cells: Iterable[Cell]) -> Iterator[tuple[int, Summary]]:
 def _experiment(runs: Iterable[Run]) -> Summary:
     from tensorboard.plugins.hparams import summary_v2 as api
 
-    values: dict[str, set[Any]] = defaultdict(set)
+    values: dict[str, set[Value]] = defaultdict(set)
     for run in runs:
         for name, value in hparams_of(run.config).items():
             values[name].add(value)
@@ -186,7 +186,7 @@ def _experiment(runs: Iterable[Run]) -> Summary:
     return api.hparams_config_pb(hparams, metrics, time_created_secs=0)
 
 
-def _domain(values: set[Any]) -> Any:
+def _domain(values: set[Value]) -> object:
     """The values to filter by, where they are few and of one type."""
     from tensorboard.plugins.hparams import summary_v2 as api
 
