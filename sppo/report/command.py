@@ -32,8 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--out": {"type": Path, "help": "where to write (default: report/ in the study directory)"},
         "--published": {"type": Path, "metavar": "DIR", "help": "an earlier report of the same study; its "
             "completed runs stand in for those that the study directory does not have"},
-        "--baseline": {"action": "append", "help": "algorithm to compare with; may be given several times "
-            f"(default: {', '.join(DEFAULT_BASELINES)})"},
+        "--baseline": {"action": "append", "dest": "baselines", "metavar": "LABEL", "help": "algorithm to "
+            f"compare with; may be given several times (default: {', '.join(DEFAULT_BASELINES)})"},
         "--tensorboard-seeds": {"type": _count, "default": TENSORBOARD_SEEDS, "help": "runs per cell in the "
             "TensorBoard directory, 0 for none of it (default: %(default)s)"},
         "--tensorboard-thin": {"type": _count, "default": 0, "metavar": "N", "help": "instead of links to "
@@ -42,16 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, options in flags.items():
         parser.add_argument(name, **options)
     add_subset(parser)
-    args = parser.parse_args(argv)
-    return report_study(
-        args.study,
-        args.out,
-        subset=Subset(args.env, args.algorithm, args.seeds),
-        baselines=args.baseline,
-        tensorboard_seeds=args.tensorboard_seeds,
-        tensorboard_thin=args.tensorboard_thin,
-        published=args.published,
-    )
+    options = vars(parser.parse_args(argv))
+    subset = Subset(*(options.pop(name) for name in ("env", "algorithm", "seeds")))
+    return report_study(options.pop("study"), subset=subset, **options)
 
 
 def report_study(
