@@ -15,4 +15,4 @@ for study in mujoco-500k mujoco-500k-nodecay mujoco-500k-mirror mujoco-500k-symm
   [ -f "$out/runs.csv" ] && flags+=(--published "$out")
   python -m sppo report "$source" --out "$out" "${flags[@]}" "$@"
 done
-python benchmarks/mujoco_claims.py
+python -m benchmarks.mujoco_claims
