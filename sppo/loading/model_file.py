@@ -23,6 +23,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
+from sppo.loading.allowlist import CLOSED_PACKAGES
 from sppo.loading.archive import Archive
 from sppo.loading.budget import Budget
 from sppo.loading.errors import LoadError, NotRestorable, brief, printable, refused
@@ -117,8 +118,10 @@ def settable(*classes: type) -> dict[str, object]:
     """What a file may set: parameters of ``__init__`` and training state, each with a value of its kind."""
     names = dict.fromkeys(RUN_STATE, None) | TRAINING_STATE
     for base in (base for cls in classes for base in cls.__mro__[:-1] if "__init__" in vars(base)):
+        # A class of the user's own may take values of other kinds than its default.
+        known = base.__module__.partition(".")[0] in CLOSED_PACKAGES
         for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items():
-            names.setdefault(name, parameter.default)
+            names.setdefault(name, parameter.default if known else None)
     return {name: names[name] for name in names.keys() - REBUILT}
 
 

@@ -217,11 +217,12 @@ def _path(rebuilder: Rebuilder, call: Call) -> pathlib.Path:
 
 def _by_value_class(rebuilder: Rebuilder, call: Call) -> type:
     """A class that cloudpickle wrote with its code: the program's own class of that name, if it has one."""
-    if not isinstance(call.args, tuple) or len(call.args) < 4 or not isinstance(call.args[3], Pairs):
-        raise NotRestorable("a class is written in an unexpected way")
-    name, members = call.args[1], call.args[3].pairs
-    module = next((item for key, item in members if key == "__module__"), None)
-    if not isinstance(name, str) or not isinstance(module, str):
+    match call.args:
+        case (_, str(name), _, Pairs(members), *_):
+            module = next((item for key, item in members if key == "__module__"), None)
+        case _:
+            module = None
+    if not isinstance(module, str):
         raise NotRestorable("a class is written in an unexpected way")
     try:
         return allowlist.resolve(module, name)

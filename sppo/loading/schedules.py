@@ -175,7 +175,12 @@ _CLOSURES: dict[tuple[Any, Any, Any], Callable[..., Any]] = {
 
 def _function(rebuilder: Rebuilder, call: Call) -> Any:
     """A function that cloudpickle wrote with its code: one of :data:`_CLOSURES`, or of the program itself."""
-    slots = _slots(rebuilder, call)
+    match rebuilder.setters.get(id(call)):
+        # What cloudpickle sets on a function after making it.
+        case (_, Pairs(pairs)):
+            slots = {key: item for key, item in pairs if isinstance(key, str)}
+        case _:
+            slots = {}
     match slots.get("__module__"), slots.get("__qualname__"), slots.get("__closure__") or (), call.args:
         # The code is made by a call whose last arguments are the names of variables.
         case str(module), str(name), tuple(cells), (Call(args=(*_, tuple(variables), _)), *_):
@@ -197,18 +202,10 @@ def _function(rebuilder: Rebuilder, call: Call) -> Any:
 
 
 def _cell(rebuilder: Rebuilder, cell: Node) -> Any:
-    named = cell.function if isinstance(cell, Call) else None
-    if not isinstance(named, Global) or named.name != "_make_cell":
-        raise NotRestorable("a function is written in an unexpected way")
-    return rebuilder.arguments(cell, 1)[0]
-
-
-def _slots(rebuilder: Rebuilder, call: Call) -> dict[str, Node]:
-    """What cloudpickle sets on a function after making it."""
-    state = rebuilder.setters.get(id(call))
-    if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], Pairs):
-        return {key: item for key, item in state[1].pairs if isinstance(key, str)}
-    return {}
+    match cell:
+        case Call(Global(name="_make_cell")):
+            return rebuilder.arguments(cell, 1)[0]
+    raise NotRestorable("a function is written in an unexpected way")
 
 
 BUILDERS = {

@@ -61,13 +61,13 @@ def read_tensors(data: bytes, budget: Budget) -> tuple[Any, int]:
 
     def storage(payload: Node) -> th.Tensor:
         """The flat tensor behind ``("storage", type, key, location, count)``; the location is ignored."""
-        if not isinstance(payload, tuple) or len(payload) != 5 or payload[0] != "storage":
-            raise NotRestorable("it refers to something other than a tensor's numbers")
-        _, kind, key, _, count = payload
-        dtype = _STORAGES.get(kind.name) if isinstance(kind, Global) and kind.module == "torch" else None
-        member = f"{prefix}data/{key}" if isinstance(key, str) else ""
-        if dtype is None or member not in archive.names:
-            raise NotRestorable("it has tensors of an unexpected kind, or without their numbers")
+        match payload:
+            case ("storage", Global("torch", kind), str(key), _, count) if kind in _STORAGES:
+                dtype, member = _STORAGES[kind], f"{prefix}data/{key}"
+            case _:
+                raise NotRestorable("it has tensors of an unexpected kind")
+        if member not in archive.names:
+            raise NotRestorable("it has tensors without numbers")
         if member not in storages:
             # The numbers are copied once here, written anew, and read again by upstream.
             budget.memory(3 * archive.size(member))

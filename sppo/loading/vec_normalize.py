@@ -14,17 +14,20 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sppo.loading.budget import Budget
 from sppo.loading.errors import NotRestorable, printable, refused
-from sppo.loading.model_file import check_plain, read_bytes
+from sppo.loading.model_file import check_entry, read_bytes
 from sppo.loading.pickletree import Call, parse
 from sppo.loading.rebuild import Rebuilder
 
-#: What a file may set: the parameters, and the state that ``VecNormalize`` saves.
-_SETTABLE = set(inspect.signature(VecNormalize.__init__).parameters) - {"self", "venv"} | {
-    *("observation_space", "action_space", "num_envs", "render_mode", "metadata", "reset_infos"),
-    *("obs_spaces", "obs_rms", "ret_rms", "old_obs", "old_reward", "_seeds", "_options"),
+_PARAMETERS = inspect.signature(VecNormalize.__init__).parameters
+#: What a file may set, each with a value of its kind: the parameters, and the state that is saved with them.
+_SETTABLE: dict[str, object] = {
+    **{name: parameter.default for name, parameter in _PARAMETERS.items() if name not in ("self", "venv")},
+    **dict.fromkeys(("observation_space", "action_space", "render_mode", "metadata", "reset_infos")),
+    **dict.fromkeys(("obs_spaces", "obs_rms", "ret_rms", "old_obs", "old_reward", "_seeds", "_options")),
+    "num_envs": 1,
 }
-_FLAGS = ("training", "norm_obs", "norm_reward")
-_NUMBERS = ("clip_obs", "clip_reward", "gamma", "epsilon")
+_REQUIRED = {"observation_space", "action_space", "ret_rms"}
+_REQUIRED |= {name for name, kind in _SETTABLE.items() if kind is not None}
 
 
 def _running_mean_std(rebuilder: Rebuilder, call: Call) -> RunningMeanStd:
@@ -41,18 +44,14 @@ def _running_mean_std(rebuilder: Rebuilder, call: Call) -> RunningMeanStd:
 
 def _vec_normalize(rebuilder: Rebuilder, call: Call) -> VecNormalize:
     state = {key: rebuilder.value(node) for key, node in rebuilder.attributes(call).items()}
-    for key in ("observation_space", "action_space"):
-        if not isinstance(state[key], spaces.Space):
-            raise NotRestorable(f"{key} is no space")
-    if not all(isinstance(state[key], (bool, np.bool_)) for key in _FLAGS):
-        raise NotRestorable("a flag is no truth value")
-    if not all(isinstance(state[key], (int, float, np.number)) for key in _NUMBERS):
-        raise NotRestorable("a parameter is no number")
-    _check_statistics(state)
     for key, value in state.items():
         if key not in _SETTABLE:
             raise NotRestorable(f"it sets {printable(key, 80)}, which is no part of VecNormalize")
-        check_plain(value, RunningMeanStd)
+        if key not in ("obs_rms", "ret_rms"):
+            check_entry(key, value, _SETTABLE[key])
+    if any(state.get(key) is None for key in _REQUIRED):
+        raise NotRestorable("a parameter of VecNormalize is missing")
+    _check_statistics(state)
     made = VecNormalize.__new__(VecNormalize)
     made.__dict__.update(state | {"venv": None})
     return made

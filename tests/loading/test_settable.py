@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 1, "device
 class MySPPO(SPPO):
     """A user's class with a parameter of its own."""
 
-    def __init__(self, *args: Any, bonus: float = 0.0, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, bonus: float | str = 0.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.bonus = bonus
         self.scratch = 1
@@ -73,14 +73,15 @@ def test_nothing_but_parameters_and_training_state(attribute: str) -> None:
     assert any(line.strip().startswith(f"{attribute} ") and "LEFT OUT" in line for line in lines)
 
 
-def test_a_users_own_parameters_are_restored(tmp_path: Path) -> None:
-    model = MySPPO("MlpPolicy", "CartPole-v1", bonus=0.5, **SMALL)
+@pytest.mark.parametrize("bonus", [0.5, "auto"])
+def test_a_users_own_parameters_are_restored(bonus: float | str, tmp_path: Path) -> None:
+    model = MySPPO("MlpPolicy", "CartPole-v1", bonus=bonus, **SMALL)
     model.scratch = 2
     model.save(tmp_path / "model")
     with pytest.warns(UserWarning, match="left out.*scratch") as caught:
         loaded = MySPPO.load(tmp_path / "model", env=gym.make("CartPole-v1"))
     assert len(caught) == 1
-    assert (loaded.bonus, loaded.scratch) == (0.5, 1)
+    assert (loaded.bonus, loaded.scratch) == (bonus, 1)
     loaded.learn(16)
 
 
