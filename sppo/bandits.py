@@ -35,7 +35,7 @@ import numpy.typing as npt
 from numba import prange
 from scipy.special import logsumexp, stdtrit
 
-from sppo.arguments import integer, one_of
+from sppo.arguments import finite_array, integer, one_of, positive
 from sppo.compiled import njit
 
 FloatArray = npt.NDArray[np.float64]
@@ -320,11 +320,9 @@ def simulate(
 
 
 def _step_sizes(eta: Any) -> FloatArray:
-    step_sizes = np.atleast_1d(np.asarray(eta, dtype=np.float64))
-    if step_sizes.ndim != 1 or step_sizes.size == 0:
-        raise ValueError("eta must be a number or a non-empty one-dimensional sequence of numbers")
-    if not (np.isfinite(step_sizes) & (step_sizes > 0)).all():
-        raise ValueError(f"every step size must be positive and finite, not {step_sizes.tolist()}")
+    step_sizes = finite_array("eta", np.atleast_1d(eta), "E")
+    for step_size in step_sizes:
+        positive("eta", step_size)
     return step_sizes
 
 
@@ -352,13 +350,9 @@ def _means_table(arms: Any, gap: Any, means: Any, seeds: list[int]) -> FloatArra
         return np.stack([bernoulli_means(seed, arms, gap) for seed in seeds])
     if arms is not None or gap is not None:
         raise TypeError("means already fixes the problem: leave out arms and gap")
-    table = np.asarray(means, dtype=np.float64)
-    if table.ndim == 1:
-        table = np.tile(table, (len(seeds), 1))
-    if table.ndim != 2 or len(table) != len(seeds) or table.shape[1] < 2:
-        raise ValueError(
-            f"means must have shape (K,) or ({len(seeds)}, K) with at least K = 2 arms, not {np.shape(means)}"
-        )
+    rows = np.tile(means, (len(seeds), 1)) if np.ndim(means) == 1 else means
+    table = finite_array("means", rows, len(seeds), "K")
+    integer("the number of arms in means", table.shape[1], least=2)
     if not ((table >= 0) & (table <= 1)).all():
         raise ValueError("means must be probabilities, in [0, 1]")
-    return np.ascontiguousarray(table)
+    return table

@@ -73,16 +73,10 @@ def gain(objective: str, logits: npt.ArrayLike, evaluation: Evaluation, *, epsil
 def divergence(objective: str, logits: npt.ArrayLike, evaluation: Evaluation) -> float:
     """C(θ) of the table above."""
     _check(objective, divergence=True)
-    return float(evaluation.occupancy @ state_divergence(objective, logits, evaluation))
-
-
-def state_divergence(objective: str, logits: npt.ArrayLike, evaluation: Evaluation) -> Array:
-    """KL(π_t ‖ p) (smdpo, trpo) or KL(p ‖ π_t) (mdpo), state by state."""
-    _check(objective, divergence=True)
     p, log_ratio = _log_ratio(logits, evaluation)
     if objective == "mdpo":
-        return _expectation(p, log_ratio)
-    return _expectation(evaluation.policy, -log_ratio)
+        return float(evaluation.occupancy @ _expectation(p, log_ratio))
+    return float(evaluation.occupancy @ _expectation(evaluation.policy, -log_ratio))
 
 
 def gain_gradient(

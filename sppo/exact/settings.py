@@ -91,19 +91,17 @@ class Plan:
     family: FMA | None = None
 
 
-def make_plan(
-    mdp: TabularMDP, objective: str | FMA, method: str, inner_steps: Any, values: dict[str, Any]
-) -> Plan:
-    """Check the combination and its hyper-parameters (``None`` means not given)."""
+def make_plan(mdp: TabularMDP, objective: str | FMA, method: str, values: dict[str, Any]) -> Plan:
+    """Check the combination and its hyper-parameters, ``inner_steps`` among them (``None``: not given)."""
     family = objective if isinstance(objective, FMA) else None
     name = objective if isinstance(objective, str) else "fma"
     if family is None and name not in NAMES:
         raise ValueError(f"objective must be one of {', '.join(NAMES)} or an FMA instance, not {name!r}")
     required, optional = _combination(name, method)
-    found = given(f"solve(objective={name!r}, method={method!r})", values, required, optional)
-    if integer("inner_steps", inner_steps) > 1 and (method == "closed_form" or name == "pg"):
+    where, optional = f"solve(objective={name!r}, method={method!r})", {**optional, "inner_steps": 1}
+    settings = {**optional, **given(where, values, required, optional)}
+    if integer("inner_steps", settings["inner_steps"]) > 1 and (method == "closed_form" or name == "pg"):
         raise ValueError(f"{name} with {method} makes one update per iteration: inner_steps must be 1")
-    settings = {**optional, **found}
     inv_eta = _inverse_eta(mdp, name, settings.get("eta"))
     if method == "closed_form" and name in ("mdpo", "npg") and not np.all(inv_eta > 0.0):
         raise ValueError("eta must be finite: an infinite one would move all probability at once")
@@ -119,13 +117,13 @@ def make_plan(
     compiled = Method(
         objective=kinds.get(name, kernels.MDPO),
         per_state=isinstance(settings.get("eta"), str),
-        inner_steps=int(inner_steps),
+        inner_steps=int(settings["inner_steps"]),
         alpha=_alpha(mdp, name, settings.get("alpha")),
         rule=kernels.TRUST_REGION if method == "constrained" else _ARMIJO_TESTS[test],
         tries=integer("max_tries", settings.get("max_tries", 1)),
         **numbers,
     )
-    return Plan(name, method, {**settings, "inner_steps": inner_steps}, compiled, inv_eta, family)
+    return Plan(name, method, settings, compiled, inv_eta, family)
 
 
 def _combination(name: str, method: str) -> tuple[tuple[str, ...], dict[str, Any]]:

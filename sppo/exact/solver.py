@@ -19,7 +19,7 @@ from sppo.exact.theory import ROUNDING, lower_bound
 
 _HYPER_PARAMETERS = (
     *("eta", "alpha", "delta", "epsilon", "armijo", "armijo_test", "first_step", "warm_start", "decay"),
-    *("max_tries", "floor", "cutoff"),
+    *("max_tries", "floor", "cutoff", "inner_steps"),
 )
 
 
@@ -138,7 +138,7 @@ def solve(
     """
     integer("iterations", iterations)
     values = {name: value for name, value in locals().items() if name in _HYPER_PARAMETERS}
-    plan = make_plan(mdp, objective, method, inner_steps, values)
+    plan = make_plan(mdp, objective, method, values)
     if certify and (plan.objective not in ("smdpo", "mdpo") or "eta" not in plan.settings):
         raise ValueError("certify needs a lower bound: smdpo or mdpo with an eta")
     return run(mdp, plan, iterations, initial_logits, certify)

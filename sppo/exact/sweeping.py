@@ -92,20 +92,15 @@ def sweep(
         fixed
     """
     integer("iterations", iterations)
-    axes = {name: tuple(_plain(v) for v in values) for name, values in grids.items() if _is_grid(values)}
-    if _is_grid(inner_steps):
-        axes["inner_steps"] = tuple(_plain(m) for m in inner_steps)  # type: ignore[union-attr]
+    grids = {name: _plain(values) for name, values in {**grids, "inner_steps": inner_steps}.items()}
+    axes = {name: values for name, values in grids.items() if isinstance(values, tuple)}
     if not axes:
         raise ValueError("nothing to sweep: give at least one hyper-parameter as a list")
     for name, values in axes.items():
         if not values:
             raise ValueError(f"the grid of {name} is empty")
-    fixed = {name: value for name, value in {**grids, "inner_steps": inner_steps}.items() if name not in axes}
     settings = [dict(zip(axes, point, strict=True)) for point in product(*axes.values())]
-    plans = []
-    for setting in settings:
-        chosen = {**fixed, **setting}
-        plans.append(make_plan(mdp, objective, method, chosen.pop("inner_steps"), chosen))
+    plans = [make_plan(mdp, objective, method, {**grids, **setting}) for setting in settings]
 
     def execute(job: int) -> Array:
         return run(mdp, plans[job], iterations, initial_logits, record=False).values
@@ -154,9 +149,8 @@ def _report(label: str, count: int, total: int) -> None:
         print(f"\r{label}: {count}/{total}", end=end, file=sys.stderr, flush=True)
 
 
-def _is_grid(value: Any) -> bool:
-    return isinstance(value, list | tuple | range) or (isinstance(value, np.ndarray) and value.ndim == 1)
-
-
 def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    """A grid as a tuple of Python's own numbers, anything else as it is."""
+    if isinstance(value, list | tuple | range) or (isinstance(value, np.ndarray) and value.ndim == 1):
+        return tuple(v.item() if isinstance(v, np.generic) else v for v in value)
+    return value

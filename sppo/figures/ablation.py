@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from sppo.exact import SweepResult
+from sppo.exact.solver import listed
 from sppo.figures import grids
 from sppo.figures.figure import Axes, Figure, Picture, Row, Table, Tables, panels, stack, where
 from sppo.figures.grids import COLORS, COLUMNS, LABELS, OBJECTIVES, TITLES, WIDTHS
@@ -43,7 +44,7 @@ def compute(environment: str, quick: bool, progress: bool) -> dict[str, Table]:
                     results[m] = grids.swept(environment, objective, method, m, quick, progress, test)
                     grid += _grid_rows(results[m], {**base, "inner_steps": m})
             m = max(results, key=lambda m: (round(results[m].best_value, 8), results[m].best_curve.mean()))
-            base |= {"inner_steps": m, "setting": grids.setting_text(results[m].best_setting)}
+            base |= {"inner_steps": m, "setting": listed(results[m].best_setting)}
             curves += grids.curve_rows(base, results[m].best_curve)
     return {
         "sensitivity": stack(grids.best_rows(grid, "variant", "objective", "inner_steps", "parameter_value")),

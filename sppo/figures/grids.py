@@ -100,11 +100,6 @@ def best_rows(rows: Sequence[Row], *keys: str) -> list[Row]:
     return list(best.values())
 
 
-def setting_text(setting: Row) -> str:
-    """Hyper-parameters in one cell."""
-    return ", ".join(f"{name}={value:g}" for name, value in setting.items())
-
-
 def curve_rows(base: Row, curve: Array, points: int = 400) -> list[Row]:
     """About ``points`` of the iterations of a learning curve, evenly spaced, first and last included."""
     last = curve.size - 1

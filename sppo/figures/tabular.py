@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 
 from sppo.exact import solve
+from sppo.exact.solver import listed
 from sppo.figures import grids
 from sppo.figures.figure import Axes, Figure, Picture, Row, Table, Tables, panels, stack, where
 from sppo.figures.grids import COLORS, COLUMNS, LABELS, TITLES
@@ -25,7 +26,7 @@ def compute_learning_curves(quick: bool, progress: bool) -> dict[str, Table]:
             result = grids.swept(name, objective, method, CURVE_INNER_STEPS, quick, progress)
             base = {"environment": name, "objective": objective}
             chosen = {"method": method, "optimal_value": grids.optimal_value(name)}
-            chosen["setting"] = grids.setting_text(result.best_setting)
+            chosen["setting"] = listed(result.best_setting)
             settings.append({**base, **chosen, "final_value": result.best_value})
             rows += grids.curve_rows(base, result.best_curve)
     return {"curves": stack(rows), "settings": stack(settings)}
