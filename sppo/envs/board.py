@@ -19,10 +19,18 @@ class Board:
     """The actions, observations, rewards and dones of a step of all environments.
 
     :param file: a file in memory for those that other processes see too
+    :param start: from which byte on
     """
 
-    def __init__(self, n_envs: int, observed: spaces.Space, acted: spaces.Space, file: int | None = None):
-        self._file, self._end = file, 0
+    def __init__(
+        self,
+        n_envs: int,
+        observed: spaces.Space,
+        acted: spaces.Space,
+        file: int | None = None,
+        start: int = 0,
+    ) -> None:
+        self._file, self._end = file, start
         self.observations: Observations = create_empty_array(observed, n_envs, self._array)  # type: ignore[assignment]
         self.actions = self._array((n_envs, *(acted.shape or ())), acted.dtype)
         self.rewards = self._array((n_envs,), np.float32)
@@ -50,6 +58,8 @@ class Board:
 
     def observed(self) -> Any:
         """The observations of this moment, which later steps do not change."""
+        if isinstance(self.observations, np.ndarray):
+            return self.observations.copy()
         return copy.deepcopy(self.observations)
 
     def outcome(self) -> tuple[Any, np.ndarray, np.ndarray]:

@@ -13,15 +13,17 @@ import socket
 import struct
 import time
 from collections import deque
+from collections.abc import Callable
 
 #: how long a process looks for a message before it sleeps: longer than a policy needs, shorter than an update
-SPIN_SECONDS = 4e-4
-#: how often a sleeping reader looks up by itself
-NAP_MILLISECONDS = 50
+SPIN_SECONDS = 2e-3
 
 _HEADER = struct.Struct("=QQQ")
 #: well below what a socket takes in one piece
 _PACKET = 1 << 16
+
+
+Message = tuple[int, bytes]
 
 
 class Channel:
@@ -34,7 +36,7 @@ class Channel:
         self._packet = memoryview(bytearray(_HEADER.size + _PACKET))
         #: the message whose packets are arriving, and those that have arrived
         self._number, self._message = 0, bytearray()
-        self._arrived: deque[tuple[int, bytes]] = deque()
+        self._arrived: deque[Message] = deque()
 
     def send(self, number: int, data: bytes, read_meanwhile: bool = False) -> None:
         """Send a message; ``OSError`` if the other end is gone.
@@ -52,18 +54,22 @@ class Channel:
                     if select.select(waiting, [self.socket], [])[0]:
                         self._take_packet()
 
-    def receive(self) -> tuple[int, bytes] | None:
-        """The next whole message and its number, or ``None`` after a nap without one.
+    def receive(self, news: Callable[[], bool], sleep: Callable[[select.poll], object]) -> Message | None:
+        """The next whole message and its number; ``None`` if there is news elsewhere, or after a sleep.
 
+        :param sleep: waits for a while until the socket can be read
         :raises EOFError: if the other end is gone
         """
         deadline = time.perf_counter() + SPIN_SECONDS
         while not self._arrived:
+            if news():
+                return None
             if self._readable.poll(0):
                 self._take_packet()
             elif time.perf_counter() < deadline:
                 os.sched_yield()
-            elif not self._readable.poll(NAP_MILLISECONDS):
+            else:
+                sleep(self._readable)
                 return None
         return self._arrived.popleft()
 

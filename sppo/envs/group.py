@@ -40,10 +40,10 @@ class EnvGroup:
         self._unused_generators = capture_generators()
 
     def join(
-        self, places: slice, memory: int, n_envs: int, observed: spaces.Space, acted: spaces.Space
+        self, places: slice, n_envs: int, observed: spaces.Space, acted: spaces.Space, memory: int, start: int
     ) -> None:
-        """Become a part of a vectorised environment, whose processes share a file in memory."""
-        self.places, self.board = places, Board(n_envs, observed, acted, memory)
+        """Become a part of a vectorised environment, whose processes share memory; see :class:`Board`."""
+        self.places, self.board = places, Board(n_envs, observed, acted, memory, start)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """As of a :class:`sppo.envs.worker_process.WorkerProcess`."""

@@ -22,6 +22,7 @@ import numpy as np
 
 from sppo.envs.channel import Channel
 from sppo.envs.group import EnvGroup
+from sppo.envs.mailbox import WAKE, Mailbox
 
 #: NumPy's scalars, which infos are full of, pickle three times faster as plain numbers
 _SCALARS: dict[type, type] = {np.float64: float, np.float32: float, np.bool_: bool, np.int64: int}
@@ -31,32 +32,39 @@ _SCALARS: dict[type, type] = {np.float64: float, np.float32: float, np.bool_: bo
 RESULT, FAILURE = "result", "failure"
 
 
-def main(connection: str) -> None:
+def main(connection: str, memory: str, place: str) -> None:
     """Answer requests until nobody can make any."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for scalar, plain in _SCALARS.items():
         copyreg.pickle(scalar, lambda value, scalar=scalar, plain=plain: (scalar, (plain(value),)))  # type: ignore[misc]
     parent = os.getppid()
     channel = Channel(socket.socket(fileno=int(connection)))
-    group: EnvGroup | None = None
+    mailbox = Mailbox(int(memory), int(place))
+    made: list[EnvGroup] = []
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while os.getppid() == parent:
-            request = channel.receive()
-            if request is None:
-                continue
-            number, data = request
-            try:
-                if group is None:
-                    group = _make(*pickle.loads(data))
-                    answer = _pickled((RESULT, None))
-                else:
-                    method, args, kwargs = pickle.loads(data) if data else ("step", (), {})
-                    answer = _pickled((RESULT, group.call(method, *args, **kwargs)))
-            except BaseException as error:
-                answer = _pickled_failure(error)
-            channel.send(number, answer)
-    if group is not None:
+            request = channel.receive(mailbox.asked, mailbox.sleep)
+            # First, because a step is not asked for there before everything else has been answered.
+            if mailbox.asked():
+                number, answer = mailbox.take(), _answer(made, b"")
+                if not mailbox.answer(number, answer):
+                    channel.send(number, answer)
+            if request is not None and request[0] != WAKE:
+                channel.send(request[0], _answer(made, request[1]))
+    for group in made:
         group.close()
+
+
+def _answer(made: list[EnvGroup], data: bytes) -> bytes:
+    """The answer to a request, of which the first one is to make the environments."""
+    try:
+        method, args, kwargs = pickle.loads(data) if data else ("step", (), {})
+        if method == "make":
+            made.append(_make(*args))
+            return _pickled((RESULT, None))
+        return _pickled((RESULT, made[0].call(method, *args, **kwargs)))
+    except BaseException as error:
+        return _pickled_failure(error)
 
 
 def _make(path: list[str], pickled: bytes) -> EnvGroup:

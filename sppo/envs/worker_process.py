@@ -14,16 +14,21 @@ from typing import Any
 
 import cloudpickle
 import gymnasium as gym
+import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from sppo.envs.channel import Channel
+from sppo.envs.channel import Channel, Message
 from sppo.envs.group import EnvFn
+from sppo.envs.mailbox import WAKE, Mailbox
 from sppo.envs.worker import FAILURE
 
 #: how long a worker may take to close its environments before it is killed
 PATIENCE_SECONDS = 5.0
 
-_START = "import sys; sys.path[:] = sys.argv[2:]; from sppo.envs import worker; worker.main(sys.argv[1])"
+#: how long this process sleeps before it looks into the mailbox again
+NAP_MILLISECONDS = 1
+
+_START = "import sys; sys.path[:] = sys.argv[4:]; from sppo.envs import worker; worker.main(*sys.argv[1:4])"
 
 
 class WorkerError(RuntimeError):
@@ -34,48 +39,67 @@ class WorkerProcess:
     """A process with some of a vectorised environment's environments.
 
     :param places: which ones
-    :param memory: a file that it shares
+    :param memory: a file that it shares, where its mailbox is number ``mailbox``
     """
 
-    def __init__(self, places: slice, memory: int) -> None:
+    def __init__(self, places: slice, memory: int, mailbox: int) -> None:
         self.places = places
         self._name = f"the process of environments {places.start} to {places.stop - 1}"
-        self._number = self._step = 0
-        self._step_answer: tuple[int, bytes] | None = None
+        #: numbers of the last question, the last one that was answered, and the last step
+        self._number = self._answered = self._step = 0
+        self._step_answer: Message | None = None
+        self._mailbox = Mailbox(memory, mailbox)
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
             # A session of its own: Ctrl-C is for the training, which closes the socket if it ends.
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(there.fileno()), *_search_path()],
+                [
+                    sys.executable,
+                    "-c",
+                    _START,
+                    f"{there.fileno()}",
+                    f"{memory}",
+                    f"{mailbox}",
+                    *_search_path(),
+                ],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(there.fileno(), memory),
                 start_new_session=True,
             )
         self._channel = Channel(here)
 
-    def make(self, contents: bytes) -> int:
-        """Ask for environments that were :func:`packed`, first of all."""
-        return self._send(pickle.dumps((sys.path, contents)))
+    @property
+    def settled(self) -> bool:
+        """Whether it has answered everything."""
+        return self._answered == self._number
 
     def ask(self, method: str, *args: Any, **kwargs: Any) -> int:
         """Ask for a call of a method of its ``EnvGroup``; returns the number of the question."""
         # Plain pickle would name what this program's script defines, and the worker does not have.
-        return self._send(cloudpickle.dumps((method, args, kwargs)))
+        return self._send(self._next(), cloudpickle.dumps((method, args, kwargs)))
 
-    def ask_step(self, *actions: Any) -> int:
-        """Ask for a step, by the shared actions if none are given."""
-        self._step = self.ask("step", *actions) if actions else self._send(b"")
+    def ask_step(self, *actions: np.ndarray) -> int:
+        """Ask for a step; without actions, once it is :attr:`settled`, by the shared ones."""
+        if actions:
+            self._step = self.ask("step", *actions)
+        else:
+            self._step = self._next()
+            if self._mailbox.ask(self._step):
+                self._send(WAKE, b"")
         return self._step
 
-    def _send(self, data: bytes) -> int:
+    def _next(self) -> int:
         if self._channel.socket.fileno() < 0:
             raise self._gone()
         self._number += 1
+        return self._number
+
+    def _send(self, number: int, data: bytes) -> int:
         try:
-            self._channel.send(self._number, data, read_meanwhile=True)
+            self._channel.send(number, data, read_meanwhile=True)
         except (EOFError, OSError) as error:
             raise self._gone() from error
-        return self._number
+        return number
 
     def answer(self, number: int) -> Any:
         """The answer to a question; those to earlier ones are passed over, but for the last step's."""
@@ -83,16 +107,22 @@ class WorkerProcess:
         while message is None or message[0] != number:
             if message is not None and message[0] == self._step:
                 self._step_answer = message
-            try:
-                message = self._channel.receive()
-            except (EOFError, OSError) as error:
-                raise self._gone() from error
+            message = self._mailbox.read() if self._mailbox.answered() == number else self._received(number)
+        self._answered = number
         kind, content = pickle.loads(message[1])
         if kind == FAILURE:
             failure, text = content
             failure.add_note(f"In {self._name}:\n{text}")
             raise failure
         return content
+
+    def _received(self, number: int) -> Message | None:
+        try:
+            return self._channel.receive(
+                lambda: self._mailbox.answered() == number, lambda readable: readable.poll(NAP_MILLISECONDS)
+            )
+        except (EOFError, OSError) as error:
+            raise self._gone() from error
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Ask and wait."""

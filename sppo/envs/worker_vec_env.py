@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
+from sppo.envs import mailbox
 from sppo.envs.cores import available_processes
 from sppo.envs.group import EnvFn, EnvGroup
 from sppo.envs.worker_process import WorkerProcess, end, packed
@@ -45,20 +47,21 @@ class WorkerVecEnv(VecEnv):
         own, *others = [slice(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
         contents = [packed(env_fns[part], by_value) for part in others]
         memory = os.memfd_create("sppo-environments")
-        self._workers = [WorkerProcess(part, memory) for part in others]
+        self._workers = [WorkerProcess(part, memory, number) for number, part in enumerate(others)]
         self._end = weakref.finalize(self, end, self._workers)
         #: the actions of the step under way, and the numbers of the questions to the workers
         self._step: tuple[np.ndarray, list[int]] | None = None
-        #: whether the workers have taken the actions of the last step from the board
-        self._taken = True
         try:
-            numbers = [worker.make(content) for worker, content in zip(self._workers, contents, strict=True)]
+            numbers = [
+                worker.ask("make", sys.path, content)
+                for worker, content in zip(self._workers, contents, strict=True)
+            ]
             self._group = EnvGroup([fn() for fn in env_fns[own]])
             self._answers(numbers)
             first = self._group.envs[0]
-            for process in self.processes:
-                places = own if process is self._group else process.places
-                process.call("join", places, memory, n_envs, first.observation_space, first.action_space)
+            board = n_envs, first.observation_space, first.action_space, memory, len(others) * mailbox.SIZE
+            for places, process in zip([own, *others], self.processes, strict=True):
+                process.call("join", places, *board)
             super().__init__(n_envs, first.observation_space, first.action_space)
         except BaseException:
             self._end()
@@ -75,10 +78,9 @@ class WorkerVecEnv(VecEnv):
     def step_async(self, actions: np.ndarray) -> None:
         self._step = None
         board = self._group.board
-        shared = self._taken and board.holds(actions)
+        shared = mailbox.USABLE and board.holds(actions) and all(worker.settled for worker in self._workers)
         if shared:
             board.actions[...] = actions
-        self._taken = False
         numbers = [worker.ask_step(*([] if shared else [actions[worker.places]])) for worker in self._workers]
         self._step = actions[self._group.places], numbers
 
@@ -87,7 +89,6 @@ class WorkerVecEnv(VecEnv):
             raise RuntimeError("no step is under way, or it was interrupted: call step_async(actions) first")
         (actions, numbers), self._step = self._step, None
         results = [self._group.step(actions), *self._answers(numbers)]
-        self._taken = True
         infos = []
         for part, new_episodes in results:
             infos += part
