@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 
 import sppo
+from sppo.envs import mailbox
 from sppo.envs.worker_process import WorkerError
 from sppo.envs.worker_vec_env import WorkerVecEnv
-from tests.envs.chain_env import Counter, Dice
+from tests.envs.chain_env import Counter, Dice, Verbose
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes are used on Linux only")
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,6 +148,26 @@ def test_questions_while_a_step_is_under_way() -> None:
     assert env.get_attr("steps", indices=3) == [1]
     assert env.step_wait()[0].ravel().tolist() == [1] * 4
     env.close()
+
+
+@pytest.mark.parametrize("usable", [True, False])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_steps_by_any_way(usable: bool, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shared memory or socket: infos of any length, actions as they were given."""
+    monkeypatch.setattr(mailbox, "USABLE", usable)
+    env = make(cls=Verbose)
+    env.reset()
+    for step in range(1, 8):
+        given = np.linspace(0.1, 0.2 * step, 4, dtype=kind)[:, None]
+        observations, rewards, _, infos = env.step(given)
+        assert observations.ravel().tolist() == rewards.tolist() == [step] * 4
+        for info, action in zip(infos, given, strict=True):
+            assert info["action"].dtype == kind
+            assert info["action"].tolist() == action.tolist()
+            assert info["map"] is None if step % 3 else info["map"][-1] == 59_999 + step
+    env.close()
+    with pytest.raises(WorkerError, match="were closed"):
+        env.step(actions())
 
 
 def test_waiting_for_a_step_that_was_not_begun_is_refused() -> None:
