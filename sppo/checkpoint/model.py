@@ -165,10 +165,8 @@ class _Unpickler(pickle.Unpickler):
 
 def put_back_log(logger: Logger, pending: dict[str, Any] | None) -> None:
     """Give a logger the values that were recorded but not yet written at the checkpoint."""
-    if pending is not None:
-        logger.name_to_value.update(pending["value"])
-        logger.name_to_count.update(pending["count"])
-        logger.name_to_excluded.update(pending["excluded"])
+    for name, values in (pending or {}).items():
+        getattr(logger, f"name_to_{name}").update(values)
 
 
 def _with_strides(observation: Any) -> Any:
@@ -210,11 +208,7 @@ def _rebuilt(vector: dict[str, Any], path: str) -> VecEnv:
 
 
 def _pending(logger: Logger) -> dict[str, Any]:
-    return {
-        "value": dict(logger.name_to_value),
-        "count": dict(logger.name_to_count),
-        "excluded": dict(logger.name_to_excluded),
-    }
+    return {name: dict(getattr(logger, f"name_to_{name}")) for name in ("value", "count", "excluded")}
 
 
 def _restart_episodes(model: OnPolicyAlgorithm) -> None:

@@ -32,11 +32,6 @@ class EnvGroup:
 
     def __init__(self, envs: Sequence[gym.Env]) -> None:
         self.envs, self.places = envs, slice(0, len(envs))
-        if len({id(env.unwrapped) for env in self.envs}) < len(self.envs):
-            raise ValueError(
-                "the function that makes environments returned the same one twice: make a new one at every "
-                "call, for example make_vec_env(lambda: gym.make(...))"
-            )
         self._unused_generators = capture_generators()
 
     def join(
@@ -105,6 +100,17 @@ class EnvGroup:
     def close(self) -> None:
         for env in self.envs:
             env.close()
+
+
+def made(env_fns: Sequence[EnvFn]) -> list[gym.Env]:
+    """The environments that functions make."""
+    envs = [fn() for fn in env_fns]
+    if len({id(env.unwrapped) for env in envs}) < len(envs):
+        raise ValueError(
+            "the function that makes environments returned the same one twice: make a new one at every "
+            "call, for example make_vec_env(lambda: gym.make(...))"
+        )
+    return envs
 
 
 def step_each(

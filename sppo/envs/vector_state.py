@@ -11,6 +11,7 @@ from stable_baselines3.common import monitor
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
+    SubprocVecEnv,
     VecEnv,
     VecEnvWrapper,
     VecNormalize,
@@ -24,25 +25,11 @@ from sppo.envs.worker_process import WorkerProcess
 from sppo.envs.worker_vec_env import WorkerVecEnv
 
 #: What a new vectorised environment has of its own and keeps.
-_OWN = frozenset(
-    [
-        "venv",
-        "envs",
-        "class_attributes",
-        "action_space",
-        "observation_space",
-        "metadata",
-        "render_mode",
-        "results_writer",
-        "remotes",
-        "work_remotes",
-        "processes",
-        "closed",
-        "waiting",
-    ]
-)
+_OWN = {"venv", "envs", "class_attributes", "metadata", "render_mode", "results_writer"}
+_OWN |= {"action_space", "observation_space"}
 #: Ways to step environments that stand for each other: a checkpoint of one is resumed with any of them.
 _STEPPERS = {cls.__name__: cls for cls in (DummyVecEnv, InProcessVecEnv, WorkerVecEnv)}
+#: All that those, and Stable-Baselines3's own processes, know besides their environments.
 _STEPPERS_STATE = ("_seeds", "_options", "reset_infos")
 
 
@@ -94,7 +81,7 @@ def restore_vector(venv: VecEnv, state: dict[str, Any]) -> bool:
         )
     for layer, pickled in zip(chain, state["attributes"], strict=True):
         attributes = pickle.loads(pickled)
-        for name in _STEPPERS_STATE if type(layer).__name__ in _STEPPERS else attributes:
+        for name in _STEPPERS_STATE if _only_steps(layer) else attributes:
             setattr(layer, name, attributes[name])
     if captured is None:
         return False
@@ -145,9 +132,13 @@ def _kind(name: str) -> str:
     return "environments" if name in _STEPPERS else name
 
 
+def _only_steps(layer: VecEnv) -> bool:
+    return type(layer).__name__ in _STEPPERS or type(layer) is SubprocVecEnv
+
+
 def _attributes(layer: VecEnv) -> tuple[bytes, dict[str, str]]:
     """The pickled attributes of a layer, and why others are missing."""
-    if type(layer).__name__ in _STEPPERS:
+    if _only_steps(layer):
         attributes = {name: getattr(layer, name) for name in _STEPPERS_STATE}
     else:
         attributes = {

@@ -21,13 +21,11 @@ import gymnasium as gym
 import numpy as np
 
 from sppo.envs.channel import Channel
-from sppo.envs.group import EnvGroup
+from sppo.envs.group import EnvGroup, made
 from sppo.envs.mailbox import WAKE, Mailbox
 
 #: NumPy's scalars, which infos are full of, pickle three times faster as plain numbers
 _SCALARS: dict[type, type] = {np.float64: float, np.float32: float, np.bool_: bool, np.int64: int}
-
-
 #: answers are pairs of one of these and the result, or the exception and its traceback
 RESULT, FAILURE = "result", "failure"
 
@@ -40,29 +38,29 @@ def main(connection: str, memory: str, place: str) -> None:
     parent = os.getppid()
     channel = Channel(socket.socket(fileno=int(connection)))
     mailbox = Mailbox(int(memory), int(place))
-    made: list[EnvGroup] = []
+    groups: list[EnvGroup] = []
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while os.getppid() == parent:
             request = channel.receive(mailbox.asked, mailbox.sleep)
             # First, because a step is not asked for there before everything else has been answered.
             if mailbox.asked():
-                number, answer = mailbox.take(), _answer(made, b"")
+                number, answer = mailbox.take(), _answer(groups, b"")
                 if not mailbox.answer(number, answer):
                     channel.send(number, answer)
             if request is not None and request[0] != WAKE:
-                channel.send(request[0], _answer(made, request[1]))
-    for group in made:
+                channel.send(request[0], _answer(groups, request[1]))
+    for group in groups:
         group.close()
 
 
-def _answer(made: list[EnvGroup], data: bytes) -> bytes:
+def _answer(groups: list[EnvGroup], data: bytes) -> bytes:
     """The answer to a request, of which the first one is to make the environments."""
     try:
         method, args, kwargs = pickle.loads(data) if data else ("step", (), {})
         if method == "make":
-            made.append(_make(*args))
+            groups.append(_make(*args))
             return _pickled((RESULT, None))
-        return _pickled((RESULT, made[0].call(method, *args, **kwargs)))
+        return _pickled((RESULT, groups[0].call(method, *args, **kwargs)))
     except BaseException as error:
         return _pickled_failure(error)
 
@@ -72,7 +70,7 @@ def _make(path: list[str], pickled: bytes) -> EnvGroup:
     sys.path[:] = path
     specs, env_fns = pickle.loads(pickled)
     gym.registry.update(specs)
-    return EnvGroup([fn() for fn in env_fns])
+    return EnvGroup(made(env_fns))
 
 
 def _pickled(answer: object) -> bytes:

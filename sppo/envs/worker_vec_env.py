@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
 from sppo.envs import mailbox
 from sppo.envs.cores import available_processes
-from sppo.envs.group import EnvFn, EnvGroup
+from sppo.envs.group import EnvFn, EnvGroup, made
 from sppo.envs.worker_process import WorkerProcess, end, packed
 
 
@@ -56,7 +56,7 @@ class WorkerVecEnv(VecEnv):
                 worker.ask("make", sys.path, content)
                 for worker, content in zip(self._workers, contents, strict=True)
             ]
-            self._group = EnvGroup([fn() for fn in env_fns[own]])
+            self._group = EnvGroup(made(env_fns[own]))
             self._answers(numbers)
             first = self._group.envs[0]
             board = n_envs, first.observation_space, first.action_space, memory, len(others) * mailbox.SIZE
