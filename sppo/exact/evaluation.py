@@ -7,8 +7,6 @@ never negative, however small. Zeros are skipped, which makes the cost follow th
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
@@ -26,18 +24,6 @@ inlined = njit(cache=False, nogil=True, error_model="numpy", forceinline=True, n
 
 #: Relative rounding error of an action value: a sum over successors, of values that solve a linear system.
 ROUNDING = 16 * 2.2e-16
-
-
-class Problem(NamedTuple):
-    """An MDP: CSR transitions with row s·A + a, rewards (S, A), start distribution, γ, r_l/(1 - γ)."""
-
-    indptr: IntArray
-    indices: IntArray
-    data: Array
-    reward: Array
-    start: Array
-    gamma: float
-    lowest_value: float
 
 
 @inlined
@@ -83,13 +69,22 @@ def _solve_transposed(matrix: Array, x: Array) -> None:
 
 
 @entry
-def action_values(problem: Problem, policy: Array, v: Array, q: Array, advantage: Array) -> None:
+def action_values(
+    indptr: IntArray,
+    indices: IntArray,
+    data: Array,
+    reward: Array,
+    gamma: float,
+    policy: Array,
+    v: Array,
+    q: Array,
+    advantage: Array,
+) -> None:
     """Q = r + γPV and A(s, a) = Q(s, a) - Σ_b π(b|s) Q(s, b).
 
     Differences of Q below its rounding count as zero, and the baseline is taken relative to Q(s, 0): a state
     where the action does not matter has an advantage of exactly zero, not of a rounding error.
     """
-    indptr, indices, data, reward, _, gamma, _ = problem
     states, actions = reward.shape
     for s in range(states):
         for a in range(actions):
@@ -111,10 +106,20 @@ def action_values(problem: Problem, policy: Array, v: Array, q: Array, advantage
 
 @entry
 def evaluate_dense(
-    problem: Problem, policy: Array, matrix: Array, v: Array, q: Array, advantage: Array, occupancy: Array
+    indptr: IntArray,
+    indices: IntArray,
+    data: Array,
+    reward: Array,
+    start: Array,
+    gamma: float,
+    policy: Array,
+    matrix: Array,
+    v: Array,
+    q: Array,
+    advantage: Array,
+    occupancy: Array,
 ) -> float:
     """J(π); fills V, Q, A and the normalised occupancy (1 - γ) d0ᵀ(I - γP_π)⁻¹. ``matrix`` is scratch."""
-    indptr, indices, data, reward, start, gamma, _ = problem
     states, actions = reward.shape
     for s in range(states):
         for other in range(states):
@@ -132,7 +137,7 @@ def evaluate_dense(
     _factorise(matrix)
     _solve(matrix, v)
     _solve_transposed(matrix, occupancy)
-    action_values(problem, policy, v, q, advantage)
+    action_values(indptr, indices, data, reward, gamma, policy, v, q, advantage)
     value = 0.0
     for s in range(states):
         value += start[s] * v[s]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from sppo.arguments import finite_array
-from sppo.exact.evaluation import Array, Problem, action_values, evaluate_dense
+from sppo.exact.evaluation import Array, action_values, evaluate_dense
 from sppo.exact.linear_systems import Order, PolicySystem, elimination_order
 
 #: Up to so many states a policy is evaluated by the compiled dense factorisation.
@@ -116,12 +116,10 @@ class TabularMDP:
         )
 
     @cached_property
-    def compiled(self) -> Problem:
-        """The MDP as the kernels take it: 64-bit indices, and r_l/(1 - γ)."""
+    def csr(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Array]:
+        """(indptr, indices, data) of the transitions with 64-bit indices, as the kernels take them."""
         rows = self.transition
-        indptr, indices = rows.indptr.astype(np.int64), rows.indices.astype(np.int64)
-        lowest = self.reward_range[0] / (1.0 - self.gamma)
-        return Problem(indptr, indices, rows.data, self.reward, self.start, self.gamma, lowest)
+        return rows.indptr.astype(np.int64), rows.indices.astype(np.int64), rows.data
 
     @cached_property
     def _order(self) -> Order | None:
@@ -143,12 +141,14 @@ class TabularMDP:
         advantage, occupancy = np.empty(self.reward.shape), np.empty(self.n_states)
         if self.n_states <= DENSE_LIMIT:
             matrix = np.empty((self.n_states, self.n_states))
-            value = evaluate_dense(self.compiled, policy, matrix, v, q, advantage, occupancy)
+            value = evaluate_dense(
+                *self.csr, self.reward, self.start, self.gamma, policy, matrix, v, q, advantage, occupancy
+            )
         else:
             system = PolicySystem(self.policy_transition(policy), self.gamma, self._order)
             v[:] = system.values(np.sum(policy * self.reward, axis=1))
             occupancy[:] = system.occupancy(self.start)
-            action_values(self.compiled, policy, v, q, advantage)
+            action_values(*self.csr, self.reward, self.gamma, policy, v, q, advantage)
             value = float(self.start @ v)
         return Evaluation(policy, value, v, q, advantage, occupancy)
 

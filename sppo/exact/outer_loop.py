@@ -1,6 +1,6 @@
 """The outer loop, compiled: evaluate the policy exactly, record J, improve, repeat.
 
-``Buffers`` is the workspace of one run. Each loop writes J(π_t) *before*
+``Problem`` is a small MDP as arrays, ``Buffers`` the workspace of one run. Each loop writes J(π_t) *before*
 update t. It stops early only when an update changed no bit of the policy's logits: every later iteration
 would repeat it, so the remaining values are filled in. There is a loop per way of improving, because a
 user's first call compiles all that it could reach.
@@ -12,12 +12,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sppo.exact.evaluation import Array, Problem, entry, evaluate_dense, leaf
+from sppo.exact.evaluation import Array, IntArray, entry, evaluate_dense, leaf
 from sppo.exact.kernels import Method, Packets, gather, new_packets, scatter
 from sppo.exact.searches import fixed_steps, search_steps
 
 #: Closed-form updates.
 SMDPO_STEP, EXPONENTIAL_STEP, MIXTURE_STEP = range(3)
+
+
+class Problem(NamedTuple):
+    """A small MDP: CSR transitions with row s·A + a, rewards (S, A), start distribution, γ, r_l/(1 - γ)."""
+
+    indptr: IntArray
+    indices: IntArray
+    data: Array
+    reward: Array
+    start: Array
+    gamma: float
+    lowest_value: float
 
 
 class Buffers(NamedTuple):
@@ -74,8 +86,9 @@ def _softmax(logits: Array, s: int, policy: Array) -> float:
 def _evaluate(problem: Problem, logits: Array, buffers: Buffers) -> float:
     for s in range(logits.shape[0]):
         _softmax(logits, s, buffers.policy)
+    mdp = (problem.indptr, problem.indices, problem.data, problem.reward, problem.start, problem.gamma)
     b = buffers
-    return evaluate_dense(problem, b.policy, b.matrix, b.v, b.q, b.advantage, b.occupancy)
+    return evaluate_dense(*mdp, b.policy, b.matrix, b.v, b.q, b.advantage, b.occupancy)
 
 
 @leaf

@@ -161,17 +161,19 @@ def run(
     searches = plan.method in ("line_search", "constrained")
     columns = (plan.numbers.inner_steps if record else 0) if searches else 1
     values, used = np.empty(iterations), np.full((iterations, columns), np.nan)
+    lowest_value = mdp.reward_range[0] / (1.0 - mdp.gamma)
     loop, improve = outer_loop.LOOPS[plan.method]
     bounds = np.empty(iterations) if certify else None
     if small and not certify:
-        loop(mdp.compiled, plan.numbers, logits, buffers, values, used)
+        problem = outer_loop.Problem(*mdp.csr, mdp.reward, mdp.start, mdp.gamma, lowest_value)
+        loop(problem, plan.numbers, logits, buffers, values, used)
     else:
         for t in range(iterations):
             evaluation = mdp.evaluate_unchecked(softmax(logits, axis=1))
             values[t] = evaluation.value
             for name in ("policy", "v", "q", "advantage", "occupancy"):
                 getattr(buffers, name)[...] = getattr(evaluation, name)
-            improve(plan.numbers, mdp.compiled.lowest_value, logits, buffers, used[t])
+            improve(plan.numbers, lowest_value, logits, buffers, used[t])
             if bounds is not None:
                 policy, eta = softmax(logits, axis=1), plan.settings["eta"]
                 bounds[t] = lower_bound(mdp, evaluation, policy, objective=plan.objective, eta=eta)
