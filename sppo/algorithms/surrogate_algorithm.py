@@ -28,8 +28,8 @@ from sppo.algorithms.engine_choice import (
     replaced_by_engine,
     without_torch_compiler,
 )
-from sppo.algorithms.files import SafeLoading
 from sppo.algorithms.finite import FiniteGuard, is_about_numbers
+from sppo.algorithms.safe_loading import SafeLoading
 from sppo.engine.measurements import UpdateStatistics
 from sppo.parameters import Parameter, checked, unknown
 from sppo.surrogates import ClipMode, Sample, Surrogate, chosen
@@ -170,6 +170,7 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
 
     def train(self) -> None:
         """Update the policy with the rollout buffer's data: ``n_epochs`` passes in minibatches."""
+        self.require_complete()
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         surrogate = self.current_surrogate()
