@@ -163,7 +163,7 @@ def distance_of_updates(runs: Runs, root: Path) -> Table:
     for key, cell in runs.cells.items():
         # the event files are not in git: what they said is kept in the CSV file
         folders = [root / STUDIES[0] / "tensorboard" / "runs" / run_name(cell, run) for run in cell.runs]
-        curves = [read_scalars(folder, [_KL])[0] for folder in folders if folder.is_dir()]
+        curves = [read_scalars(folder, [_KL]) for folder in folders if folder.is_dir()]
         medians = [float(np.median(curve[_KL].values)) for curve in curves if _KL in curve]
         if medians:
             found[tuple(map(str, key[:4]))] = f"{np.mean(medians):.2g}"

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -48,8 +48,9 @@ class Setting:
 
     @property
     def text(self) -> str:
-        named = zip(AXES.values(), astuple(self), strict=True)
-        return ", ".join(f"{name}={_plain(value)}" for name, value in named if value is not None) or "default"
+        given = [(name, v) for name, v in zip(AXES.values(), astuple(self), strict=True) if v is not None]
+        plain = (f"{name}={v:g}" if isinstance(v, float) else f"{name}={v}" for name, v in given)
+        return ", ".join(plain) or "default"
 
     @property
     def slug(self) -> str:
@@ -120,15 +121,6 @@ class Cell:
         """Planned length of the runs."""
         return int(self.runs[0].config.get("total_timesteps", 0) or 0)
 
-    @property
-    def ends(self) -> tuple[int, int] | tuple[None, None]:
-        """The lowest and the highest last step of a completed run."""
-        steps = [int(run.timesteps[-1]) for run in self.completed]
-        return (min(steps), max(steps)) if steps else (None, None)
-
-    def counts(self) -> dict[str, int]:
-        return {status: sum(run.status == status for run in self.runs) for status in STATUSES}
-
     def tally(self) -> str:
         """``5``, or ``3 of 5 (1 failed, 1 missing)`` when something is not there."""
         lost = not_there([self])
@@ -160,28 +152,26 @@ def build_cells(runs: Iterable[Run]) -> list[Cell]:
     Runs whose configuration cannot be read, and runs that are not in the plan, belong to no cell; they
     appear in the list of runs only.
     """
-    planned = (run for run in runs if run.config and run.status != "unplanned")
-    alike = grouped(planned, lambda run: json.dumps({**run.config, "seed": None}, sort_keys=True))
-    places: dict[tuple[str, str, Setting], list[tuple[dict[str, str], list[Run]]]] = defaultdict(list)
-    for group in alike.values():
-        first = group[0]
-        places[first.algorithm, first.env, setting_of(first.config)].append((_flat(first.config), group))
+    planned = [run for run in runs if run.config and run.status != "unplanned"]
+    entries = {run: _flat(run.config) for run in planned}
     # what varies between runs with one place on the axes sets apart all runs of their algorithm
     varied: dict[str, set[str]] = defaultdict(set)
-    for (algorithm, _, _), kinds in places.items():
-        names = {name for entries, _ in kinds for name in entries}
-        varied[algorithm] |= {n for n in names if len({entries.get(n) for entries, _ in kinds}) > 1}
-    members: dict[tuple[str, str, Setting, tuple[str, ...]], list[Run]] = defaultdict(list)
-    for (algorithm, env, setting), kinds in places.items():
-        keys = tuple(sorted(varied[algorithm]))
-        for entries, group in kinds:
-            text = ", ".join(f"{name.split('.')[-1]}={entries.get(name, 'unset')}" for name in keys)
-            members[env, f"{algorithm} ({text})" if text else algorithm, setting, keys] += group
+    places = grouped(planned, lambda run: (run.algorithm, run.env, setting_of(run.config)))
+    for (algorithm, _, _), own in places.items():
+        names = {name for run in own for name in entries[run]}
+        varied[algorithm] |= {name for name in names if len({entries[run].get(name) for run in own}) > 1}
+
+    def label(run: Run) -> str:
+        names = sorted(varied[run.algorithm])
+        text = ", ".join(f"{name.split('.')[-1]}={entries[run].get(name, 'unset')}" for name in names)
+        return f"{run.algorithm} ({text})" if text else run.algorithm
+
+    ordered = sorted(planned, key=lambda run: run.seed)
+    members = grouped(ordered, lambda run: (run.env, label(run), setting_of(run.config)))
     cells = [
-        Cell(env, label, setting, tuple(sorted(found, key=lambda run: run.seed)), keys)
-        for (env, label, setting, keys), found in members.items()
+        Cell(*place, tuple(own), tuple(sorted(varied[own[0].algorithm]))) for place, own in members.items()
     ]
-    environments = order_environments(cell.env for cell in cells)
+    environments = order_environments(run.env for run in planned)
     labels = order_labels(cell.label for cell in cells)
     cells.sort(key=lambda c: (environments.index(c.env), c.setting.sort_key(), labels.index(c.label)))
     return cells
@@ -196,14 +186,15 @@ def looks_of(cells: Iterable[Cell]) -> dict[str, Look]:
     return looks({label: found.pop() for label, found in titles.items()} | several)
 
 
-def parameters_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def parameters_of(config: Mapping[str, object]) -> Mapping[str, object]:
     """The algorithm's parameters; none where a record is damaged."""
     parameters = config.get("parameters")
     return parameters if isinstance(parameters, Mapping) else {}
 
 
-def setting_of(config: Mapping[str, Any]) -> Setting:
-    return Setting(*(_value(parameters_of(config).get(name)) for name in AXES))
+def setting_of(config: Mapping[str, object]) -> Setting:
+    values = (parameters_of(config).get(name) for name in AXES)
+    return Setting(*(v if v is None or isinstance(v, int | float | str) else json.dumps(v) for v in values))
 
 
 def order_environments(names: Iterable[str]) -> list[str]:
@@ -221,21 +212,11 @@ def order_key(value: Value) -> tuple[int, float, str]:
     return (2, 0.0, value) if isinstance(value, str) else (1, float(value), "")
 
 
-def _flat(config: Mapping[str, Any]) -> dict[str, str]:
+def _flat(config: Mapping[str, object]) -> dict[str, str]:
     """The entries that tell apart what is no axis, in the form ``parameters.gamma``."""
-    entries: dict[str, Any] = {}
+    entries: dict[str, object] = {}
     for name, value in config.items():
-        nested = isinstance(value, dict)
-        entries |= {f"{name}.{key}": inner for key, inner in value.items()} if nested else {name: value}
+        nested = value if isinstance(value, dict) else {}
+        entries |= {f"{name}.{key}": inner for key, inner in nested.items()} or {name: value}
     told_apart = {"env", "algorithm", "seed", *(f"parameters.{name}" for name in AXES)}
     return {n: json.dumps(value, sort_keys=True) for n, value in entries.items() if n not in told_apart}
-
-
-def _value(value: object) -> Value:
-    if value is None or isinstance(value, int | float | str):
-        return value
-    return json.dumps(value, sort_keys=True)
-
-
-def _plain(value: Value) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

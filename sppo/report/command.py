@@ -7,40 +7,32 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from sppo.records.published import write_runs
 from sppo.records.studies import StudyRecords, read_records
 from sppo.records.subset import Subset, add_subset
 from sppo.report.cells import build_cells, looks_of
-from sppo.report.extras import require
 from sppo.report.figures import all_figures
 from sppo.report.plots import write_sheet
-from sppo.report.provenance import Provenance, collect, publish_study_file, shown_path
+from sppo.report.provenance import Provenance, collect, publish_study_file, require, shown_path
 from sppo.report.statistics import CONFIDENCE, RESAMPLES
 from sppo.report.summary import DEFAULT_BASELINES, Summary, summarise
 from sppo.report.tables import interval, number, text_table, write_tables
 
-#: runs per cell in the TensorBoard directory; its pages get slow beyond some hundred runs
-TENSORBOARD_SEEDS = 5
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sppo report", description=__doc__)
-    flags: dict[str, dict[str, Any]] = {
-        "study": {"type": Path, "help": "study directory, or a directory with a report's CSV files"},
-        "--out": {"type": Path, "help": "where to write (default: report/ in the study directory)"},
-        "--published": {"type": Path, "metavar": "DIR", "help": "an earlier report of the same study; its "
-            "completed runs stand in for those that the study directory does not have"},
-        "--baseline": {"action": "append", "dest": "baselines", "metavar": "LABEL", "help": "algorithm to "
-            f"compare with; may be given several times (default: {', '.join(DEFAULT_BASELINES)})"},
-        "--tensorboard-seeds": {"type": _count, "default": TENSORBOARD_SEEDS, "help": "runs per cell in the "
-            "TensorBoard directory, 0 for none of it (default: %(default)s)"},
-        "--tensorboard-thin": {"type": _count, "default": 0, "metavar": "N", "help": "instead of links to "
-            "event files, write N points of the main curves of each run, small enough for git"},
-    }  # fmt: skip
-    for name, options in flags.items():
-        parser.add_argument(name, **options)
+    add = parser.add_argument
+    add("study", type=Path, help="study directory, or a directory with a report's CSV files")
+    add("--out", type=Path, help="where to write (default: report/ in the study directory)")
+    add("--published", type=Path, metavar="DIR", help="an earlier report of the same study; its completed "
+        "runs stand in for those that the study directory does not have")  # fmt: skip
+    add("--baseline", action="append", dest="baselines", metavar="LABEL", help="algorithm to compare with; "
+        f"may be given several times (default: {', '.join(DEFAULT_BASELINES)})")  # fmt: skip
+    add("--tensorboard-seeds", type=_count, default=5, metavar="N", help="runs per cell in the TensorBoard "
+        "directory, whose pages get slow beyond some hundreds; 0: none (default: %(default)s)")  # fmt: skip
+    add("--tensorboard-thin", type=_count, default=0, metavar="N", help="instead of links to event files, "
+        "write N points of the main curves of each run, small enough for git")  # fmt: skip
     add_subset(parser)
     options = vars(parser.parse_args(argv))
     subset = Subset(*(options.pop(name) for name in ("env", "algorithm", "seeds")))
@@ -54,7 +46,7 @@ def report_study(
     command: str | None = None,
     subset: Subset | None = None,
     baselines: Sequence[str] | None = None,
-    tensorboard_seeds: int = TENSORBOARD_SEEDS,
+    tensorboard_seeds: int = 5,
     tensorboard_thin: int = 0,
     published: Path | None = None,
 ) -> int:
@@ -80,19 +72,16 @@ def report_study(
         return 2
     out = out if out is not None else study_dir / "report"
     out.mkdir(parents=True, exist_ok=True)
-    baselines = baselines or DEFAULT_BASELINES
     command = (command or f"python -m sppo report {shown_path(study_dir)}") + subset.flags
-    summary = summarise(build_cells(study.runs), baselines)
-    provenance = collect(command, study.runs, publish_study_file(study_dir, out))
-    _write_files(study, summary, out, provenance, baselines[0])
+    summary = summarise(build_cells(study.runs), baselines or DEFAULT_BASELINES)
+    _write_files(study, summary, out, collect(command, study.runs, publish_study_file(study_dir, out)))
     print(_text(study, summary))
     print(f"\n{shown_path(out / 'report.html')}: figures, tables and the runs that are not in the means")
     if tensorboard_seeds:
         from sppo.report.tensorboard import build_logdir
 
-        logdir = out / "tensorboard"
         try:
-            build_logdir(study.runs, summary.cells, logdir, tensorboard_seeds, tensorboard_thin)
+            logdir = build_logdir(summary.cells, out / "tensorboard", tensorboard_seeds, tensorboard_thin)
         except (FileExistsError, ModuleNotFoundError) as error:
             print(f"no TensorBoard directory: {error}", file=sys.stderr)
             return 0
@@ -107,25 +96,23 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _write_files(
-    study: StudyRecords, summary: Summary, out: Path, provenance: Provenance, baseline: str
-) -> None:
+def _write_files(study: StudyRecords, summary: Summary, out: Path, provenance: Provenance) -> None:
     """Everything but the TensorBoard directory, and the list of it."""
     from sppo.report.html import report_page
 
     looks = looks_of(summary.cells)
-    plots = all_figures(summary, looks, baseline)
-    written = write_runs(study.runs, out) + write_tables(summary, provenance, out)
-    for plot in plots:
-        written += write_sheet(plot, out, provenance.footer(plot.seeds))
+    plots = all_figures(summary, looks)
     report = out / "report.html"
     report.write_text(report_page(study, summary, looks, plots, provenance), encoding="utf-8")
+    written = [report, *write_runs(study.runs, out), *write_tables(summary, provenance, out)]
+    for plot in plots:
+        written += write_sheet(plot, out, provenance.footer(plot.seeds))
     about = {
         "command": provenance.command,
         "runs_with": provenance.versions,
         "report_with": provenance.programs,
         "bootstrap": {"resamples": RESAMPLES, "confidence": CONFIDENCE, "seed": 0, "method": "percentile"},
-        "files": sorted(path.name for path in (*written, report)),
+        "files": sorted(path.name for path in written),
     }
     text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
     (out / "provenance.json").write_text(text, encoding="utf-8")

@@ -13,24 +13,23 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from sppo.report.cells import Cell, build_cells, looks_of
-from sppo.report.curves import logged_figure
-from sppo.report.extras import require
+from sppo.report.cells import Cell, build_cells, grouped, looks_of
+from sppo.report.figures import logged_figure
 from sppo.report.logdir import find_runs, read_logged
 from sppo.report.plots import write_sheet
-from sppo.report.provenance import installed, shown_path
+from sppo.report.provenance import installed, require, shown_path
 from sppo.report.statistics import FEW_RUNS
 from sppo.report.summary import Comparison, summarise
-from sppo.report.tables import NOTHING, estimate_columns, shown, text_table, write_csv
+from sppo.report.tables import NOTHING, shown, text_table, write_csv
 
 #: the algorithms on each task, and how they compare with the baseline
 Compared = Mapping[Cell, Comparison | None]
 
 _HEADER = (
-    "task", "algorithm", "tag", "runs", "n", "last_step_lowest", "last_step_highest",
-    *(column for name in ("mean", "iqm", "difference", "probability") for column in estimate_columns(name)),
-    "run_names", "versions", "command",
-)  # fmt: skip
+    "task algorithm tag runs n last_step_lowest last_step_highest mean mean_low mean_high iqm iqm_low "
+    "iqm_high difference difference_low difference_high probability probability_low probability_high "
+    "run_names versions command"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,16 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         require("tensorboard", extra="tensorboard")
         if not args.no_files:
             require("matplotlib", "jinja2", extra="plot")
-        tag, runs, problems = read_logged(find_runs(args.logdir), args.tag, args.step)
+        tag, runs = read_logged(find_runs(args.logdir), args.tag, args.step)
         rows = compare_cells(build_cells(runs), args.baseline)
     except (FileNotFoundError, LookupError, ModuleNotFoundError) as error:
         print(f"error: {error.args[0] if error.args else error}", file=sys.stderr)
         return 2
-    notes = [*problems, *_notes(list(rows), args.baseline, args.step)]
+    notes = list(_notes(rows, args.baseline, args.step))
     print(f"{tag}, {'last value of each run' if args.step is None else f'at step {args.step}'}\n")
-    print(_table(rows))
-    for note in notes:
-        print(f"note: {note}")
+    print(_table(rows), *(f"note: {note}" for note in notes), sep="\n")
     if not args.no_files:
         command = f"python -m sppo compare {shown_path(args.logdir)} --baseline {args.baseline}"
         command += f" --tag {args.tag}" if args.tag else ""
@@ -80,13 +77,9 @@ def compare_cells(cells: Sequence[Cell], baseline: str) -> Compared:
     if not baselines:
         raise LookupError(f"--baseline {baseline}: the runs are of {', '.join(names)}")
     found = {row.cells[0]: row for row in summarise(cells, baselines).comparisons if row.env is not None}
-    tasks = list(dict.fromkeys(cell.task for cell in cells))
-    ordered = sorted(cells, key=lambda cell: (tasks.index(cell.task), not _is_baseline(cell, baseline)))
-    return {cell: found.get(cell) for cell in ordered}
-
-
-def _is_baseline(cell: Cell, baseline: str) -> bool:
-    return cell.label.partition(" (")[0].lower() == baseline.lower()
+    first = sorted(cells, key=lambda cell: cell.label.partition(" (")[0] not in baselines)
+    tasks = grouped(first, lambda cell: cell.task)
+    return {cell: found.get(cell) for task in dict.fromkeys(c.task for c in cells) for cell in tasks[task]}
 
 
 def _table(rows: Compared) -> str:
@@ -99,27 +92,26 @@ def _table(rows: Compared) -> str:
     return text_table(["algorithm", "n", "final, 95 % interval", "minus baseline", "P(better)"], lines)
 
 
-def _notes(cells: Sequence[Cell], baseline: str, step: int | None) -> Iterator[str]:
-    for task in dict.fromkeys(cell.task for cell in cells):
-        own = [cell for cell in cells if cell.task == task]
+def last_steps(*cells: Cell) -> list[int]:
+    """At which the completed runs end, in order."""
+    return sorted(int(run.timesteps[-1]) for cell in cells for run in cell.completed)
+
+
+def _notes(rows: Compared, baseline: str, step: int | None) -> Iterator[str]:
+    for task, own in grouped(rows, lambda cell: cell.task).items():
         where = f"{task}: " if task else ""
-        if not any(_is_baseline(cell, baseline) for cell in own):
-            names = ", ".join(cell.label for cell in own)
-            yield f"{where}no run of the baseline {baseline!r} (found: {names})"
-        ends = [end for cell in own for end in cell.ends if end is not None]
-        if step is None and ends and min(ends) < 0.95 * max(ends):
-            text = f"{where}runs end between step {min(ends)} and {max(ends)}"
-            yield f"{text}; --step {min(ends)} compares them at the same one"
-        single = [cell.label for cell in own if cell.n == 1]
+        labels = ", ".join(cell.label for cell in own)
+        if own[0].label.partition(" (")[0].lower() != baseline.lower():
+            yield f"{where}no run of the baseline {baseline!r} (found: {labels})"
+        ends = last_steps(*own)
+        if step is None and ends and ends[0] < 0.95 * ends[-1]:
+            text = f"{where}runs end between step {ends[0]} and {ends[-1]}"
+            yield f"{text}; --step {ends[0]} compares them at the same one"
+        single = ", ".join(cell.label for cell in own if cell.n == 1)
         if single:
-            yield f"{where}one run of {', '.join(single)}: no interval, a difference may be chance"
+            yield f"{where}one run of {single}: no interval, a difference may be chance"
         elif any(1 < cell.n < FEW_RUNS for cell in own):
             yield f"{where}fewer than {FEW_RUNS} runs: the interval of P(better) is too narrow on average"
-        for cell in own:
-            planned = len(cell.runs)
-            if cell.n < planned:
-                text = f"{planned - cell.n} of {planned} runs have no value and do not count"
-                yield f"{where}{cell.label}: {text}"
 
 
 def _write(rows: Compared, tag: str, notes: Sequence[str], out: Path, command: str) -> list[Path]:
@@ -128,20 +120,22 @@ def _write(rows: Compared, tag: str, notes: Sequence[str], out: Path, command: s
 
     out.mkdir(parents=True, exist_ok=True)
     versions = installed("sppo", "tensorboard", "numpy", "matplotlib")
+    ends: Mapping[Cell, Sequence[int | None]] = {cell: last_steps(cell) or [None] for cell in rows}
     lines = (
         (
-            cell.task, cell.label, tag, len(cell.runs), cell.n, *cell.ends, *cell.mean, *cell.iqm,
-            *((against and against.difference) or NOTHING), *(against.improvement if against else NOTHING),
-            " ".join(run.hash for run in cell.runs), versions, command,
+            cell.task, cell.label, tag, len(cell.runs), cell.n, ends[cell][0], ends[cell][-1], *cell.mean,
+            *cell.iqm, *((against and against.difference) or NOTHING),
+            *(against.improvement if against else NOTHING), " ".join(run.hash for run in cell.runs),
+            versions, command,
         )
         for cell, against in rows.items()
     )  # fmt: skip
-    write_csv(out / "compare.csv", _HEADER, lines)
+    write_csv(out / "compare.csv", _HEADER.split(), lines)
     looks = looks_of(rows)
     plot = logged_figure(list(rows), looks, tag)
     count = sum(len(cell.runs) for cell in rows)
     footer = f"Made by: {command} | {versions} | {count} runs, seeds are not in event files"
-    values = {"rows": rows, "looks": looks, "notes": notes, "plot": plot, "footer": footer}
+    values = {"rows": rows, "looks": looks, "notes": notes, "plot": plot, "footer": footer, "ends": ends}
     page = render("compare.html", f"Comparison by {tag}", [plot], **values)
     (out / "compare.html").write_text(page, encoding="utf-8")
     return [*write_sheet(plot, out, footer, formats=("png",)), out / "compare.csv", out / "compare.html"]

@@ -1,47 +1,113 @@
 """The report's figures: learning curves, and what the tables say about all runs together.
 
-Aggregates are drawn with stratified bootstrap 95 % intervals, which need two runs of every task.
+Means are drawn with 95 % Student-t intervals over runs, aggregates with stratified bootstrap ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from sppo.report.cells import Value, grouped, order_environments, order_key, seeds_of
-from sppo.report.curves import band, beyond_figure, grid_figure
+import numpy as np
+
+from sppo.report.cells import Cell, Value, grouped, not_there, order_key, seeds_of
 from sppo.report.labels import Look, order_labels
-from sppo.report.plots import INK, Panel, Plot, label_keys
-from sppo.report.statistics import FEW_RUNS
+from sppo.report.plots import FAINT, INK, Dashes, Key, Panel, Plot, in_rows, label_keys
+from sppo.report.statistics import FEW_RUNS, mean_interval
 from sppo.report.summary import THRESHOLDS, Aggregate, Comparison, Profile, Row, Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: how an interval is drawn beside its marker
-_BAR: dict[str, Any] = {"linewidth": 2.2, "alpha": 0.6}
+Looks = Mapping[str, Look]
+
+LINES: tuple[Dashes, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (8, 3)))
+MEANS = "Mean return of the deterministic policy over completed runs, with 95 % Student-t intervals"
 NORMALISATION = (
     "Final returns are min-max normalised per environment: 0 and 1 are the lowest and the highest final "
     "return of any run of the study there."
 )
+INTERVALS = (
+    "95 % intervals by stratified bootstrap, where there are two runs of every cell; with fewer than "
+    f"{FEW_RUNS} they are too narrow on average."
+)
 
 
-def all_figures(summary: Summary, looks: Mapping[str, Look], baseline: str) -> list[Plot]:
+def all_figures(summary: Summary, looks: Looks) -> list[Plot]:
     """Every figure that the study has the runs for, in reading order."""
+    grid = [cell for cell in summary.cells if cell.setting.on_grid]
+    beyond = [cell for cell in summary.cells if not cell.setting.on_grid]
     pooled = [row for row in summary.comparisons if row.env is None]
     plots = [
-        grid_figure(summary.cells, looks),
+        grid_figure(grid, looks) if grid else None,
         aggregate_figure(summary.aggregates, looks) if summary.aggregates else None,
         improvement_figure(pooled, looks) if pooled else None,
         profile_figure(summary.profiles, looks) if summary.profiles else None,
-        beyond_figure(summary.cells, looks, baseline),
+        beyond_figure(beyond, looks) if beyond else None,
     ]
     return [plot for plot in plots if plot is not None]
 
 
-def aggregate_figure(aggregates: Sequence[Aggregate], looks: Mapping[str, Look]) -> Plot:
+def grid_figure(cells: Sequence[Cell], looks: Looks) -> Plot:
+    """The paper's figure: environments down, ε across, m as line style, algorithm as colour."""
+    clips = sorted({cell.setting.clip_range for cell in cells}, key=order_key)
+    styles, keys = _styles(cells, lambda cell: f"m = {cell.setting.n_epochs}")
+    # An environment that the study has not come to would be a row of empty panels: it is named instead.
+    by_env = grouped(cells, lambda cell: cell.env)
+    begun = [env for env, own in by_env.items() if any(cell.n for cell in own)] or list(by_env)
+    rows = []
+    for env in begun:
+        inside = {clip: [c for c in by_env[env] if c.setting.clip_range == clip] for clip in clips}
+        limits = _limits(by_env[env])
+        rows.append([_panel(f"{env}, ε = {e}", own, looks, styles, limits) for e, own in inside.items()])
+    absent = ", ".join(env for env in by_env if env not in begun)
+    nothing = f" No completed run yet: {absent}." if absent else ""
+    return Plot(
+        name="grid",
+        title="Learning curves: environments down, clip ε across, passes m as line style",
+        caption=f"{MEANS}; bands of few runs may leave the panel. {_runs_text(cells)}{nothing}",
+        rows=rows,
+        keys=[*label_keys((cell.label for cell in cells), looks), *keys],
+        seeds=seeds_of(cells),
+    )
+
+
+def beyond_figure(cells: Sequence[Cell], looks: Looks) -> Plot:
+    """Algorithms without a place on the m × ε grid: divergence with step size η, trust region."""
+    styles, keys = _styles(cells, lambda cell: cell.setting.text)
+    by_env = grouped(cells, lambda cell: cell.env)
+    return Plot(
+        name="beyond",
+        title="Beyond the grid: divergence step size η and trust region",
+        caption=f"{MEANS}. {_runs_text(cells)}",
+        rows=in_rows([_panel(env, own, looks, styles, _limits(own)) for env, own in by_env.items()]),
+        keys=[*label_keys((cell.label for cell in cells), looks), *keys],
+        seeds=seeds_of(cells),
+        panel_size=(3.6, 2.7),
+    )
+
+
+def logged_figure(cells: Sequence[Cell], looks: Looks, tag: str) -> Plot:
+    """Every run of a log directory and their means, a panel for each task."""
+    tasks = grouped(cells, lambda cell: cell.task)
+    panels = [_panel(task or "all runs", own, looks, {}, every_run=True) for task, own in tasks.items()]
+    return Plot(
+        name="compare",
+        title=f"Learning curves: {tag}",
+        caption=f"{tag}: each run as a thin line, the mean of each algorithm as a thick one with its 95 % "
+        "Student-t interval, over the steps that all of its runs have.",
+        rows=in_rows(panels),
+        keys=label_keys((cell.label for cell in cells), looks),
+        y_label=tag,
+        panel_size=(5.0, 3.2) if len(panels) == 1 else (3.6, 2.6),
+    )
+
+
+def aggregate_figure(aggregates: Sequence[Aggregate], looks: Looks) -> Plot:
     """Interquartile mean against ε, one panel per m, and over all settings."""
     labels = order_labels(row.label for row in aggregates)
+    every_clip = sorted({row.setting.clip_range for row in aggregates if row.setting}, key=order_key)
 
     def panel(m: Value, rows: Sequence[Aggregate]) -> Panel:
         # over all settings there is one place for all clips
@@ -51,25 +117,19 @@ def aggregate_figure(aggregates: Sequence[Aggregate], looks: Mapping[str, Look])
             for label, own in grouped(rows, lambda row: row.label).items():
                 look, offset = looks[label], _offset(labels, label, 0.5)
                 x = [clips.index(row.setting.clip_range if row.setting else None) + offset for row in own]
-                ax.plot(x, [r.iqm.value for r in own], color=look.colour, marker=look.marker, linewidth=0.8)
-                for at, row in zip(x, own, strict=True):
-                    if row.iqm.has_interval:
-                        ax.plot([at, at], [row.iqm.low, row.iqm.high], color=look.colour, **_BAR)
+                value, low, high = np.array([row.iqm for row in own]).T
+                ax.plot(x, value, color=look.colour, marker=look.marker, linewidth=0.8)
+                ax.vlines(x, low, high, color=look.colour, linewidth=2.2, alpha=0.6)
             ax.set_xticks(range(len(clips)), ["all" if clip is None else str(clip) for clip in clips])
-            ax.set_xlim(-0.6, len(clips) - 0.4)
-            ax.set_ylim(-0.02, 1.02)
+            ax.set(xlim=(-0.6, len(clips) - 0.4), ylim=(-0.02, 1.02))
 
-        title = "all m and ε together" if m is None else f"m = {m}"
-        spoken = "; ".join(f"{looks[row.label].title} {row.where} {row.iqm.spoken}" for row in rows)
-        return Panel(title, f"Interquartile mean of normalised final returns, {title}: {spoken}.", draw)
+        return Panel("all m and ε together" if m is None else f"m = {m}", draw)
 
-    every_clip = sorted({row.setting.clip_range for row in aggregates if row.setting}, key=order_key)
     panels = grouped(aggregates, lambda row: row.setting.n_epochs if row.setting else None)
     return Plot(
         name="iqm",
         title="Interquartile mean of normalised final returns",
-        caption="IQM: mean of the middle half of all runs, over environments. "
-        f"{NORMALISATION} {_intervals_text(aggregates)}",
+        caption=f"IQM: mean of the middle half of all runs, over environments. {NORMALISATION} {INTERVALS}",
         rows=[[panel(m, rows) for m, rows in panels.items()]],
         keys=label_keys(labels, looks),
         x_label="clip ε",
@@ -79,7 +139,7 @@ def aggregate_figure(aggregates: Sequence[Aggregate], looks: Mapping[str, Look])
     )
 
 
-def improvement_figure(pooled: Sequence[Comparison], looks: Mapping[str, Look]) -> Plot:
+def improvement_figure(pooled: Sequence[Comparison], looks: Looks) -> Plot:
     """Probability of improvement over the baseline, pooled over environments."""
 
     def panel(baseline: str, rows: Sequence[Comparison]) -> Panel:
@@ -88,19 +148,16 @@ def improvement_figure(pooled: Sequence[Comparison], looks: Mapping[str, Look]) 
 
         def draw(ax: Axes) -> None:
             ax.axvline(0.5, color=INK, linewidth=0.8)
-            for row in rows:
-                y = settings.index(row.setting) + _offset(labels, row.label, 0.6)
-                look, found = looks[row.label], row.improvement
-                if found.has_interval:
-                    ax.plot([found.low, found.high], [y, y], color=look.colour, **_BAR)
-                ax.plot([found.value], [y], look.marker, color=look.colour)
+            for label, own in grouped(rows, lambda row: row.label).items():
+                look, offset = looks[label], _offset(labels, label, 0.6)
+                y = [settings.index(row.setting) + offset for row in own]
+                value, low, high = np.array([row.improvement for row in own]).T
+                ax.plot(value, y, look.marker, color=look.colour)
+                ax.hlines(y, low, high, color=look.colour, linewidth=2.2, alpha=0.6)
             ax.set_yticks(range(len(settings)), settings)
-            ax.set_ylim(len(settings) - 0.4, -0.6)
-            ax.set_xlim(-0.02, 1.02)
+            ax.set(xlim=(-0.02, 1.02), ylim=(len(settings) - 0.4, -0.6))
 
-        spoken = [f"{looks[row.label].title} {row.setting} {row.improvement.spoken}" for row in rows]
-        title = f"against {looks[baseline].title}"
-        return Panel(title, f"Probability of improvement {title}: " + "; ".join(spoken) + ".", draw)
+        return Panel(f"against {looks[baseline].title}", draw)
 
     by_baseline = grouped(pooled, lambda row: row.baseline)
     tallest = max(len({row.setting for row in rows}) for rows in by_baseline.values())
@@ -109,7 +166,7 @@ def improvement_figure(pooled: Sequence[Comparison], looks: Mapping[str, Look]) 
         title="Probability that a run beats a run of the baseline",
         caption="P(X > Y) + P(X = Y)/2 for the final returns X of a run and Y of a run of the baseline: over "
         "all pairs of the same environment and setting, averaged over environments (returns are not "
-        f"normalised for it). 0.5, the vertical line, is no difference. {_intervals_text(pooled)}",
+        f"normalised for it). 0.5, the vertical line, is no difference. {INTERVALS}",
         rows=[[panel(baseline, rows) for baseline, rows in by_baseline.items()]],
         keys=label_keys({row.label for row in pooled}, looks),
         x_label="probability that a run beats\na run of the baseline",
@@ -119,27 +176,24 @@ def improvement_figure(pooled: Sequence[Comparison], looks: Mapping[str, Look]) 
     )
 
 
-def profile_figure(profiles: Sequence[Profile], looks: Mapping[str, Look]) -> Plot:
+def profile_figure(profiles: Sequence[Profile], looks: Looks) -> Plot:
     """Fraction of runs above each normalised score, one panel per m."""
 
     def panel(m: Value, rows: Sequence[Profile]) -> Panel:
         def draw(ax: Axes) -> None:
             for row in rows:
-                look, few = looks[row.label], band(row.least_runs)
+                look = looks[row.label]
                 ax.plot(THRESHOLDS, row.value, color=look.colour, marker=look.marker, markevery=20)
-                if row.least_runs > 1:
-                    ax.fill_between(THRESHOLDS, row.low, row.high, color=look.colour, alpha=few, linewidth=0)
-            ax.set_xlim(0, 1)
-            ax.set_ylim(-0.02, 1.02)
+                _band(ax, THRESHOLDS, row.low, row.high, look, row.least_runs)
+            ax.set(xlim=(0, 1), ylim=(-0.02, 1.02))
 
-        spoken = [f"{looks[r.label].title} {r.value[50]:.0%} of {r.n} runs above 0.5" for r in rows]
-        return Panel(f"m = {m}", f"Performance profiles, m = {m}: " + "; ".join(spoken) + ".", draw)
+        return Panel(f"m = {m}", draw)
 
     return Plot(
         name="profiles",
         title="Performance profiles",
         caption="Fraction of runs whose normalised final return lies above each score, over all environments "
-        f"and ε; higher is better everywhere. {NORMALISATION} {_intervals_text(profiles, 'pointwise ')}",
+        f"and ε; higher is better everywhere. {NORMALISATION} Pointwise {INTERVALS}",
         rows=[[panel(m, rows) for m, rows in grouped(profiles, lambda row: row.n_epochs).items()]],
         keys=label_keys((row.label for row in profiles), looks),
         x_label="normalised final return",
@@ -149,23 +203,78 @@ def profile_figure(profiles: Sequence[Profile], looks: Mapping[str, Look]) -> Pl
     )
 
 
+def _panel(
+    title: str,
+    cells: Sequence[Cell],
+    looks: Looks,
+    styles: Mapping[Cell, Dashes],
+    limits: tuple[float, float] | None = None,
+    every_run: bool = False,
+) -> Panel:
+    """The mean curves of some cells; with ``every_run`` the runs' own as well."""
+
+    def draw(ax: Axes) -> None:
+        from matplotlib.ticker import EngFormatter, MaxNLocator
+
+        for cell in cells:
+            look, (steps, returns) = looks[cell.label], cell.curves
+            for run in cell.completed if every_run else ():
+                ax.plot(run.timesteps, run.returns, color=look.colour, linewidth=0.6, alpha=0.5)
+            if len(steps):
+                mean, low, high = mean_interval(returns)
+                every = max(1, len(steps) // 4)
+                (line,) = ax.plot(steps, mean, color=look.colour, linestyle=styles.get(cell, "-"))
+                line.set(marker=look.marker, markevery=(every - 1, every), linewidth=2 if every_run else 1.5)
+                _band(ax, steps, low, high, look, len(returns))
+        if not any(cell.n for cell in cells):
+            words = "no completed run" if cells else "not in the study"
+            ax.text(0.5, 0.5, words, transform=ax.transAxes, ha="center", color=FAINT)
+        if limits:
+            ax.set_ylim(*limits)
+        ax.xaxis.set_major_locator(MaxNLocator(4))
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+        ax.yaxis.set_major_locator(MaxNLocator(5))
+
+    return Panel(title, draw)
+
+
+def _styles(cells: Sequence[Cell], name_of: Callable[[Cell], str]) -> tuple[dict[Cell, Dashes], list[Key]]:
+    """A line style for each cell by a name that it shares with others, the smallest setting's solid."""
+    ordered = sorted(cells, key=lambda cell: cell.setting.sort_key())
+    lines = dict(zip(dict.fromkeys(map(name_of, ordered)), itertools.cycle(LINES), strict=False))
+    return {c: lines[name_of(c)] for c in cells}, [Key(name, line=line) for name, line in lines.items()]
+
+
+def _band(ax: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, look: Look, runs: int) -> None:
+    """An interval, if there is one; those of few runs fill the panel, and lines must be seen through them."""
+    if runs > 1:
+        alpha = 0.18 if runs >= FEW_RUNS else 0.07
+        ax.fill_between(x, low, high, color=look.colour, alpha=alpha, linewidth=0)
+
+
+def _limits(cells: Sequence[Cell]) -> tuple[float, float] | None:
+    """Bounds that show the middle 95 % of runs and all means; intervals of two runs would dwarf both."""
+    bounds = [np.percentile(cell.curves[1], [2.5, 97.5], axis=0) for cell in cells if cell.curves[1].size]
+    low = min((float(each[0].min()) for each in bounds), default=0.0)
+    high = max((float(each[1].max()) for each in bounds), default=0.0)
+    margin = 0.05 * (high - low)
+    return (low - margin, high + margin) if low < high else None
+
+
+def _runs_text(cells: Sequence[Cell]) -> str:
+    """How many runs the lines stand for, and which runs are not there."""
+    counts = sorted({cell.n for cell in cells if cell.n}) or [0]
+    text = f"Runs per line: {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))}."
+    text += " One run has no interval." if counts[0] == 1 else ""
+    if lost := not_there(cells):
+        completed, planned = sum(cell.n for cell in cells), sum(len(cell.runs) for cell in cells)
+        text += f" {completed} of {planned} planned runs are completed ({lost})."
+    return text
+
+
 def _offset(labels: Sequence[str], label: str, width: float) -> float:
     """Beside each other, not on each other."""
     return width * ((labels.index(label) + 0.5) / len(labels) - 0.5)
-
-
-def _intervals_text(rows: Sequence[Row], kind: str = "") -> str:
-    """What the intervals are, and why some or all are not there."""
-    what = f"{kind}stratified bootstrap 95 % intervals"
-    single = ", ".join(order_environments(cell.env for row in rows for cell in row.cells if cell.n == 1))
-    drawn = [row.least_runs for row in rows if row.least_runs > 1]
-    if not drawn:
-        return f"No {what}: they need two runs of every cell, and there are cells of {single} with one."
-    text = what.capitalize()
-    text += f" where there are two runs of every cell ({single}: one)." if single else "."
-    if min(drawn) < FEW_RUNS:
-        text += f" With as few as {min(drawn)} runs per cell they are too narrow on average."
-    return text
 
 
 def _seeds(rows: Sequence[Row]) -> tuple[int, ...]:

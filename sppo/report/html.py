@@ -15,7 +15,7 @@ from sppo.records.runs import STATUSES, Run
 from sppo.records.studies import StudyRecords
 from sppo.report.cells import Cell, grouped, not_there, order_environments, seeds_of, setting_of
 from sppo.report.labels import Look, order_labels, title_of
-from sppo.report.plots import INK, RULE, Plot, css_colour, panel_svgs
+from sppo.report.plots import INK, Plot, css_colour, panel_svgs
 from sppo.report.provenance import Provenance, rerun_command, seeds_text
 from sppo.report.statistics import FEW_RUNS
 from sppo.report.summary import Summary
@@ -23,7 +23,7 @@ from sppo.report.tables import interval, number
 
 #: section -> heading
 SECTIONS = {
-    "curves": "Learning curves",
+    "grid": "Learning curves",
     "returns": "Final returns",
     "beyond": "Beyond the grid",
     "iqm": "Interquartile mean",
@@ -32,8 +32,6 @@ SECTIONS = {
     "runs": "Runs that are not in the means",
     "made": "How this report was made",
 }
-#: runs listed one by one in the page; a longer list is in runs.csv
-LISTED_RUNS = 200
 
 
 def render(template: str, title: str, plots: Sequence[Plot], **values: object) -> str:
@@ -46,7 +44,7 @@ def render(template: str, title: str, plots: Sequence[Plot], **values: object) -
         undefined=StrictUndefined,
     )
     environment.filters |= {"css": css_colour, "number": number, "interval": interval, "svgs": panel_svgs}
-    colours = {key.colour for plot in plots for key in plot.keys} - {INK, RULE}
+    colours = {key.colour for plot in plots for key in plot.keys} - {INK}
     return environment.get_template(template).render(title=title, colours=sorted(colours), **values)
 
 
@@ -59,7 +57,7 @@ def report_page(
 ) -> str:
     """The whole report of a study."""
     cells = summary.cells
-    figures = {{"grid": "curves"}.get(plot.name, plot.name): plot for plot in plots}
+    figures = {plot.name: plot for plot in plots}
     finals = {
         name: _finals([c for c in cells if c.setting.on_grid == on_grid], looks, provenance.study_file)
         for name, on_grid in (("returns", True), ("beyond", False))
@@ -83,7 +81,6 @@ def report_page(
         fewest=min((cell.n for cell in cells if cell.n), default=0),
         few_runs=FEW_RUNS,
         lost={status: by_status[status] for status in STATUSES[1:] if status in by_status},
-        listed=LISTED_RUNS,
         run_name=_run_name,
     )
 
@@ -92,21 +89,17 @@ def _finals(cells: Sequence[Cell], looks: Mapping[str, Look], study_file: str) -
     """A table for each environment; one line for those that the study has not come to."""
     begun = {cell.env for cell in cells if cell.n}
     tables: list[dict[str, object]] = []
-    for env in order_environments(cell.env for cell in cells):
-        own = [cell for cell in cells if cell.env == env]
+    for env, own in grouped(cells, lambda cell: cell.env).items():
         labels = order_labels(cell.label for cell in own)
         at = {(cell.setting, cell.label): cell for cell in own}
         steps = ", ".join(f"{count:,}" for count in sorted({cell.steps for cell in own}))
-        commands = [
-            (f"{cell.setting.text}: {looks[cell.label].title}", rerun_command(cell, study_file))
-            for cell in own
-        ]
+        names = {f"{cell.setting.text}: {looks[cell.label].title}": cell for cell in own if cell.n}
         tables.append({
             "caption": f"{env}, {steps} steps",
             "nothing": not_there(own) if begun and env not in begun else "",
             "titles": [looks[label].title for label in labels],
             "rows": {s.text: [at.get((s, label)) for label in labels] for s, _ in at},
-            "reruns": [(name, command) for name, command in commands if command],
+            "reruns": {n: rerun_command(cell, study_file) for n, cell in names.items() if study_file},
             "seeds": seeds_of(cells),
         })  # fmt: skip
     return tables

@@ -12,7 +12,6 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sppo.surrogates import REGISTRY, Surrogate
 
@@ -36,7 +35,7 @@ def surrogate_of(label: str) -> type[Surrogate] | None:
     return REGISTRY[max(names, key=len)] if names else None
 
 
-def title_of(label: str, config: Mapping[str, Any]) -> str:
+def title_of(label: str, config: Mapping[str, object]) -> str:
     """The label for a reader, with the surrogate's variant where the label leaves it to the default.
 
     ``sppo`` is ``sPPO``, and ``sPPO two-sided`` if the configuration says so.
@@ -53,13 +52,8 @@ def title_of(label: str, config: Mapping[str, Any]) -> str:
 
 def order_labels(names: Iterable[str]) -> list[str]:
     """The surrogates in the order of their registration, each with its variants; then the others by name."""
-    known = list(REGISTRY.values())
-
-    def rank(label: str) -> tuple[int, str]:
-        surrogate = surrogate_of(label)
-        return (known.index(surrogate) if surrogate else len(known), label)
-
-    return sorted(set(names), key=rank)
+    known = [*REGISTRY.values(), None]
+    return sorted(set(names), key=lambda label: (known.index(surrogate_of(label)), label))
 
 
 def looks(titles: Mapping[str, str]) -> dict[str, Look]:
@@ -81,8 +75,8 @@ def _colours() -> Iterator[str]:
     yield from _PALETTE
     for number in itertools.count():
         # steps of the golden ratio never come back to a hue
-        red, green, blue = colorsys.hls_to_rgb(0.618034 * number % 1, 0.45, 0.6)
-        yield f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
+        colour = colorsys.hls_to_rgb(0.618034 * number % 1, 0.45, 0.6)
+        yield "#" + "".join(f"{round(255 * part):02x}" for part in colour)
 
 
 def _variant(surrogate: type[Surrogate], parameters: object) -> str:

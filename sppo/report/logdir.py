@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sppo.records.run_files import read_config
 from sppo.records.runs import Run
-from sppo.report.events import Series, read_scalars
+from sppo.report.events import read_scalars
 
 #: the scalar that a report's log directory has a run's evaluations under
 RETURN_TAG = "evaluation/mean_return"
@@ -22,8 +21,6 @@ MARKER = ".made-by-sppo-report"
 BOOKKEEPING_SUFFIX = ".bookkeeping"
 #: best first: evaluations are of the deterministic policy, rollouts of the one that explores
 REWARD_TAGS = ("eval/mean_reward", RETURN_TAG, "rollout/ep_rew_mean")
-_SEED = re.compile(r"(seed|run|trial)?[=_-]?\d+", re.IGNORECASE)
-_NUMBERED = re.compile(r"(?P<algorithm>.+?)[_-]\d+")
 
 
 def find_runs(logdir: Path) -> list[Run]:
@@ -45,12 +42,12 @@ def find_runs(logdir: Path) -> list[Run]:
     shared = os.path.commonpath(tasks) if len(tasks) > 1 and all("/" in task for task in tasks) else ""
     counts = Counter[tuple[str, str]]()
     runs = []
-    for name, path in sorted(paths.items(), key=lambda item: _natural(item[0])):
+    for name, path in sorted(paths.items()):
         config = _study_config(path)
         if config is None:
             task, algorithm = split_name(name if path != logdir else path.resolve().name)
-            config = {"env": task.removeprefix(shared).lstrip("/"), "algorithm": algorithm}
-            config["seed"] = counts[task, algorithm]
+            seed = counts[task, algorithm]
+            config = {"env": task.removeprefix(shared).lstrip("/"), "algorithm": algorithm, "seed": seed}
             counts[task, algorithm] += 1
         runs.append(Run(name, config, "missing", path=path))
     return runs
@@ -58,56 +55,40 @@ def find_runs(logdir: Path) -> list[Run]:
 
 def split_name(name: str) -> tuple[str, str]:
     """Task and algorithm of a run's path: ``Hopper-v5/PPO_2`` -> ``("Hopper-v5", "PPO")``."""
-    parts = [part for part in name.split("/") if part not in ("", ".")]
-    if len(parts) > 1 and _SEED.fullmatch(parts[-1]):
+    parts = [part for part in name.split("/") if part not in ("", ".")] or ["run"]
+    if len(parts) > 1 and re.fullmatch(r"(seed|run|trial)?[=_-]?\d+", parts[-1], re.IGNORECASE):
         parts.pop()
-    if not parts:
-        return "", "run"
-    numbered = _NUMBERED.fullmatch(parts[-1])
-    return "/".join(parts[:-1]), numbered["algorithm"] if numbered else parts[-1]
+    return "/".join(parts[:-1]), re.sub(r"(?<=.)[_-]\d+$", "", parts[-1])
 
 
-def read_logged(
-    runs: Sequence[Run], wanted: str | None, step: int | None
-) -> tuple[str, list[Run], list[str]]:
-    """The scalar that is compared, the runs with their values of it, and problems with the files.
+def read_logged(runs: Sequence[Run], wanted: str | None, step: int | None) -> tuple[str, list[Run]]:
+    """The scalar that is compared, and the runs with their values of it.
 
     All runs are compared by one scalar: the first of :data:`REWARD_TAGS` that all of them have, or that
     most of them have. A run that has a value, and one at ``step``, is ``completed``.
     """
     tags = (wanted,) if wanted else REWARD_TAGS
-    found: dict[str, dict[str, Series]] = {tag: {} for tag in tags}
-    problems = []
-    for run in runs:
-        series, faults = read_scalars(run.path or Path(), tags)
-        problems += [f"{run.hash}/{fault}" for fault in faults]
-        for tag, values in series.items():
-            found[tag][run.hash] = values
-    best = max(tags, key=lambda tag: len(found[tag]))
-    if not found[best]:
+    logged = [read_scalars(run.path or Path(), tags) for run in runs]
+    best = max(tags, key=lambda tag: sum(tag in series for series in logged))
+    ends = [int(series[best].steps[-1]) for series in logged if best in series]
+    if not ends:
         raise LookupError(f"no run has the scalar {' or '.join(tags)}; --tag names another one")
-    ends = [int(series.steps[-1]) for series in found[best].values()]
     if step is not None and step > max(ends):
         raise LookupError(f"--step {step}: the runs end between step {min(ends)} and {max(ends)}")
-    return best, [_completed(run, found[best].get(run.hash), step) for run in runs], problems
+    found = []
+    for run, series in zip(runs, logged, strict=True):
+        if best in series and (step is None or series[best].steps[0] <= step <= series[best].steps[-1]):
+            steps, values = series[best]
+            kept = len(steps) if step is None else int((steps <= step).sum())
+            run = replace(run, status="completed", timesteps=steps[:kept], returns=values[:kept])
+        found.append(run)
+    return best, found
 
 
-def _completed(run: Run, series: Series | None, step: int | None) -> Run:
-    if series is None or not (step is None or series.steps[0] <= step <= series.steps[-1]):
-        return run
-    kept = len(series.steps) if step is None else int((series.steps <= step).sum())
-    return replace(run, status="completed", timesteps=series.steps[:kept], returns=series.values[:kept])
-
-
-def _study_config(path: Path) -> dict[str, Any] | None:
+def _study_config(path: Path) -> Mapping[str, object] | None:
     """The configuration of the study's run that a directory lies in."""
     for parent in (path, *path.parents[:2]):
         config = read_config(parent)
         if config is not None and {"env", "algorithm"} <= config.keys() and type(config.get("seed")) is int:
             return config
     return None
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Sorts PPO_2 before PPO_10."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 import importlib.metadata
 import json
 import shlex
@@ -12,12 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sppo.records.run_files import STUDY_FILE
 from sppo.records.runs import Run
 from sppo.records.subset import format_seeds
 from sppo.report.cells import AXES, Cell
-
-#: the study's own copy of its file, in the study directory and beside a report
-STUDY_FILE = "study.toml"
 
 
 @dataclass(frozen=True)
@@ -53,20 +51,27 @@ def collect(command: str, runs: Sequence[Run], study_file: str = "") -> Provenan
 
 
 def installed(*packages: str) -> str:
-    """``name version`` of installed packages, for the programs that made a file."""
-    parts = []
+    """``name version`` of packages, for the programs that made a file; a checkout may not be installed."""
+    found = {
+        dist.name: dist.version for name in packages for dist in importlib.metadata.distributions(name=name)
+    }
+    return ", ".join(f"{name} {found[name]}" for name in packages if name in found)
+
+
+def require(*packages: str, extra: str) -> None:
+    """Raise an error that names the extra if a package is not there, before minutes are spent on reading."""
     for package in packages:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            parts.append(f"{package} {importlib.metadata.version(package)}")
-    return ", ".join(parts)
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            hint = f'pip install ".[{extra}]" in the checkout'
+            raise ModuleNotFoundError(f"{package} is not installed: {hint}") from error
 
 
 def shown_path(path: Path) -> str:
     """A path as a reader elsewhere can use it: relative to the working directory, else its name."""
-    try:
-        return path.resolve().relative_to(Path.cwd()).as_posix()
-    except ValueError:
-        return path.name
+    inside = path.resolve().is_relative_to(Path.cwd())
+    return path.resolve().relative_to(Path.cwd()).as_posix() if inside else path.name
 
 
 def seeds_text(seeds: Iterable[int]) -> str:
@@ -77,9 +82,8 @@ def seeds_text(seeds: Iterable[int]) -> str:
             groups[-1].append(seed)
         else:
             groups.append([seed])
-    return ", ".join(
-        f"{group[0]}-{group[-1]}" if len(group) > 2 else ", ".join(map(str, group)) for group in groups
-    )
+    texts = (f"{one[0]}-{one[-1]}" if len(one) > 2 else ", ".join(map(str, one)) for one in groups)
+    return ", ".join(texts)
 
 
 def publish_study_file(study_dir: Path, out: Path) -> str:

@@ -47,11 +47,6 @@ class Estimate(NamedTuple):
     def has_interval(self) -> bool:
         return bool(np.isfinite(self.low) and np.isfinite(self.high))
 
-    @property
-    def spoken(self) -> str:
-        bounds = f"95 % interval {self.low:.4g} to {self.high:.4g}" if self.has_interval else "no interval"
-        return f"{self.value:.4g}, {bounds}"
-
 
 def mean_interval(samples: ArrayLike) -> tuple[Array, Array, Array]:
     r"""Mean over the first axis and its Student-t interval, :math:`\bar x \pm t_{n-1} s / \sqrt n`.

@@ -8,7 +8,7 @@ as they are; the probability of improvement does not depend on the scale.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,8 +32,8 @@ Task = tuple[str, Setting]
 Pair = tuple[Cell, Cell]
 #: environment -> lowest and highest final return
 Bounds = dict[str, tuple[float, float]]
-#: what a reader must know about a number -> where it holds, in order
-Notes = defaultdict[str, dict[str, None]]
+#: what a reader must know about a number -> where it holds
+Notes = defaultdict[str, list[str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +41,7 @@ class Row:
     """A number over some cells, which say how many runs are behind it."""
 
     cells: tuple[Cell, ...]
+    label: str
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -62,7 +63,6 @@ class Comparison(Row):
     ``difference`` is of mean final returns and given for single tasks only, where the scale is one.
     """
 
-    label: str
     baseline: str
     env: str | None
     setting: str
@@ -84,7 +84,6 @@ class Comparison(Row):
 class Aggregate(Row):
     """Interquartile mean of normalised final returns over the tasks that all shown algorithms have."""
 
-    label: str
     setting: Setting | None
     iqm: Estimate
 
@@ -97,7 +96,6 @@ class Aggregate(Row):
 class Profile(Row):
     """Fraction of runs above each of :data:`THRESHOLDS`, for one algorithm at one m."""
 
-    label: str
     n_epochs: Value
     value: Array
     low: Array
@@ -119,7 +117,7 @@ class Summary:
 def summarise(cells: Sequence[Cell], baselines: Sequence[str] = DEFAULT_BASELINES) -> Summary:
     """All tables of a study's cells."""
     bounds = normalisation_bounds(cells)
-    notes: Notes = defaultdict(dict)
+    notes: Notes = defaultdict(list)
     grid = [cell for cell in cells if cell.setting.on_grid]
     aggregates = tuple(_aggregates(grid, bounds, notes))
     profiles = tuple(_profiles(grid, bounds, notes))
@@ -128,12 +126,14 @@ def summarise(cells: Sequence[Cell], baselines: Sequence[str] = DEFAULT_BASELINE
         if restarted:
             # such a run is not the one that would have come out without the interruption
             where = f"{restarted} of {cell.n}: {cell.env}, {cell.label}, {cell.setting.text}"
-            notes["runs that were interrupted and had to start their episodes again"][where] = None
+            notes["runs that were interrupted and had to start their episodes again"].append(where)
     for env, (low, high) in bounds.items():
         if low == high:
-            notes["all final returns are equal, there is no normalised score"][env] = None
+            notes["all final returns are equal, there is no normalised score"].append(env)
     comparisons = tuple(_comparisons(cells, baselines, notes))
-    texts = tuple(_merged(text, list(where)) for text, where in notes.items())
+    for places in notes.values():
+        places[3:] = [f"and {len(places) - 3} more"] if len(places) > 4 else places[3:]
+    texts = tuple(f"{text} ({'; '.join(places)})" for text, places in notes.items())
     return Summary(tuple(cells), comparisons, aggregates, profiles, bounds, texts)
 
 
@@ -145,24 +145,21 @@ def normalisation_bounds(cells: Iterable[Cell]) -> Bounds:
     return {env: (min(found), max(found)) for env, found in finals.items() if found}
 
 
-def counterpart(label: str, baseline: str, labels: Collection[str]) -> str | None:
-    """The baseline's label, preferably of the same variant (``sppo (gamma=1)``: ``ppo (gamma=1)``)."""
-    _, bracket, variant = label.partition(" (")
-    return next((name for name in (baseline + bracket + variant, baseline) if name in labels), None)
-
-
 def _comparisons(cells: Sequence[Cell], baselines: Sequence[str], notes: Notes) -> Iterator[Comparison]:
     by_label = _by_label(cells)
     for label, mine in by_label.items():
-        for baseline in baselines if label.partition(" (")[0] not in baselines else ():
-            against = counterpart(label, baseline, by_label)
-            theirs = by_label[against] if against else {}
+        name, bracket, variant = label.partition(" (")
+        for baseline in baselines if name not in baselines else ():
+            # preferably of the same variant: sppo (gamma=1) with ppo (gamma=1)
+            against = baseline + bracket + variant
+            against = against if against in by_label else baseline
+            theirs = by_label.get(against, {})
             pairs = [(a, theirs[task]) for task, a in mine.items() if task in theirs]
             pairs = [(a, b) for a, b in pairs if a.n and b.n]
             for env, first, second in sorted({(a.env, a.steps, b.steps) for a, b in pairs}):
                 if first != second:
                     text = f"{label} ran {first} steps and {against} {second}, compared all the same"
-                    notes[text][env] = None
+                    notes[text].append(env)
             yield from (_compare([pair], pair[0].env, pair[0].setting.text) for pair in pairs)
             yield from _pooled(pairs)
 
@@ -225,21 +222,16 @@ def _comparable(
             kept[label] = own
         else:
             text = f"{label} has runs of less than half of the tasks and is left out of aggregates"
-            notes[text][where] = None
+            notes[text].append(where)
     shared = set.intersection(*(set(own) for own in kept.values())) if kept else set()
     if kept and len(shared) < len(tasks):
         text = f"aggregated over the {len(shared)} of {len(tasks)} tasks that all algorithms have"
-        notes[text][where] = None
+        notes[text].append(where)
     for label, own in kept.items() if shared else ():
         chosen = tuple(cell for task, cell in own.items() if task in shared)
         limits = [bounds[cell.env] for cell in chosen]
         scores = [(c.finals - low) / (high - low) for c, (low, high) in zip(chosen, limits, strict=True)]
         yield label, chosen, scores
-
-
-def _merged(text: str, where: Sequence[str]) -> str:
-    shown = [*where[:3], f"and {len(where) - 3} more"] if len(where) > 4 else where
-    return f"{text} ({'; '.join(shown)})"
 
 
 def _by_label(cells: Sequence[Cell]) -> dict[str, dict[Task, Cell]]:

@@ -113,16 +113,16 @@ def test_runs_of_different_length_are_pointed_out(logdir: Path, capsys: pytest.C
     assert (rows_of(logdir)[0]["runs"], rows_of(logdir)[0]["n"]) == ("4", "3")
 
 
-def test_run_without_values_and_truncated_file_are_named(logdir: Path, capsys: pytest.CaptureFixture) -> None:
+def test_run_without_values_and_truncated_file_are_pointed_out(
+    logdir: Path, capsys: pytest.CaptureFixture
+) -> None:
     write_run(logdir / "SPPO_4", 1.0, tag="train/loss")
     path = next((logdir / "PPO_1").iterdir())
     path.write_bytes(path.read_bytes()[:-3])
     assert cli.main(["compare", str(logdir)]) == 0
     printed = capsys.readouterr().out
-    assert "3 of 4" in printed
-    assert "1 of 4 runs have no value" in printed
-    assert "PPO_1" in printed
-    assert "middle of a record" in printed
+    assert "3 of 4 (1 missing)" in printed
+    assert "runs end between step 9000 and 10000" in printed
 
 
 @pytest.mark.parametrize("flags", [["--baseline", "nope"], ["--step", "999999"]])
@@ -149,7 +149,7 @@ def test_task_without_the_baseline_is_pointed_out(logdir: Path, capsys: pytest.C
 def test_curves_of_runs_that_logged_at_different_steps_are_interpolated(logdir: Path) -> None:
     """The mean is over the steps that all runs have; final values are each run's own."""
     write_run(logdir / "PPO_4", 40.0, last_step=8_000)
-    _, runs, _ = read_logged(find_runs(logdir), None, None)
+    _, runs = read_logged(find_runs(logdir), None, None)
     (cell,) = [cell for cell in build_cells(runs) if cell.label == "PPO"]
     steps, values = cell.curves
     assert (steps[0], steps[-1]) == (0, 8_000)

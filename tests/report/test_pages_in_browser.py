@@ -127,7 +127,7 @@ def test_report_fits_the_screen(
 
 
 def test_phone_has_one_panel_per_row_and_cards_for_tables(study: Path, page: chromium.Page) -> None:
-    tops = "[...document.querySelectorAll('#curves figure')].map(e => e.getBoundingClientRect().top)"
+    tops = "[...document.querySelectorAll('#grid figure')].map(e => e.getBoundingClientRect().top)"
     rows = "getComputedStyle(document.querySelector('#returns tbody tr')).display"
     page.open((study / "report" / "report.html").as_uri(), *SIZES["phone"])
     on_phone = page.evaluate(tops)
@@ -154,7 +154,7 @@ def test_colours_follow_light_and_dark(study: Path, page: chromium.Page) -> None
 
 def test_lines_of_the_algorithms_have_their_colours(study: Path, page: chromium.Page) -> None:
     page.open((study / "report" / "report.html").as_uri(), *SIZES["desk"])
-    strokes = "[...document.querySelectorAll('#curves figure svg path')].map(e => getComputedStyle(e).stroke)"
+    strokes = "[...document.querySelectorAll('#grid figure svg path')].map(e => getComputedStyle(e).stroke)"
     registered = [bytes.fromhex(REGISTRY[name].colour[1:]) for name in ("ppo", "sppo")]
     drawn = set(page.evaluate(strokes))
     assert {"rgb({}, {}, {})".format(*colour) for colour in registered} <= drawn
