@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -9,12 +11,13 @@ from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from stable_baselines3.common import env_util, monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, patch_gym
 
 from sppo.envs.board import Board
 from sppo.envs.cores import available_processes, idle_cores
-from sppo.envs.group import EnvFn, step_each
+from sppo.envs.group import EnvFn, registered, step_each
 from sppo.envs.worker_vec_env import WorkerVecEnv
 
 Backend = Literal["auto", "gymnasium", "envpool", "subproc"]
@@ -84,6 +87,9 @@ def make_vec_env(
     def in_processes(env_fns: Sequence[EnvFn], **options: Any) -> VecEnv:
         if sys.platform != "linux":
             return SubprocVecEnv(list(env_fns), **options)
+        spec = _sendable_spec(env_id)
+        if spec is not None:
+            env_fns = [functools.partial(registered, spec, fn) for fn in env_fns]
         return WorkerVecEnv(env_fns, by_value=by_value, **options)
 
     def in_processes_if_possible(env_fns: Sequence[EnvFn], **options: Any) -> VecEnv:
@@ -102,6 +108,16 @@ def make_vec_env(
         *(env_id, n_envs, seed, start_index, monitor_dir, wrapper_class, env_kwargs),
         *(kind, vec_env_kwargs, monitor_kwargs, wrapper_kwargs),
     )
+
+
+def _sendable_spec(env_id: object) -> EnvSpec | None:
+    """What other processes have to be told of a name that this program has registered."""
+    if not isinstance(env_id, str) or ":" in env_id:
+        return None
+    spec = copy.copy(gym.spec(env_id))
+    if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
+        spec.entry_point = load_env_creator(spec.entry_point)  # type: ignore[assignment]
+    return spec
 
 
 def _check(env_id: Any, n_envs: Any, seed: Any, vec_env_cls: Any, backend: Any) -> None:

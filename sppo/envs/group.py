@@ -13,7 +13,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from sppo.envs.board import Board
@@ -27,22 +26,25 @@ Info = dict[str, Any]
 class EnvGroup:
     """The environments of one process. What a worker is asked to do are calls of these methods.
 
-    :param envs: all environments, until :meth:`join` says otherwise
+    :param places: which ones of a vectorised environment's they are; all if not given
+    :param board: where their steps are written
     """
 
-    def __init__(self, envs: Sequence[gym.Env]) -> None:
-        self.envs, self.places = envs, slice(0, len(envs))
+    def __init__(
+        self, envs: Sequence[gym.Env], places: slice | None = None, board: Board | None = None
+    ) -> None:
+        self.envs, self.places = envs, places or slice(0, len(envs))
+        self._board = board
         self._unused_generators = capture_generators()
 
-    def join(
-        self, places: slice, n_envs: int, observed: spaces.Space, acted: spaces.Space, memory: int, start: int
-    ) -> None:
-        """Become a part of a vectorised environment, whose processes share memory; see :class:`Board`."""
-        self.places, self.board = places, Board(n_envs, observed, acted, memory, start)
-
-    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def call(self, method: str, *args: object, **kwargs: object) -> Any:
         """As of a :class:`sppo.envs.worker_process.WorkerProcess`."""
         return getattr(self, method)(*args, **kwargs)
+
+    @property
+    def board(self) -> Board:
+        assert self._board is not None
+        return self._board
 
     def step(self, actions: np.ndarray | None = None) -> tuple[list[Info], dict[int, Info]]:
         """See :func:`step_each`; the actions are the board's if none are given."""
@@ -50,8 +52,17 @@ class EnvGroup:
             actions = self.board.actions[self.places].copy()
         return step_each(self.envs, actions, self.board, self.places.start)
 
-    def reset(self, seeds: Sequence[int | None], options: Sequence[dict[str, Any]]) -> list[Info]:
-        """Reset every environment; returns the infos."""
+    def reset(
+        self, seeds: Sequence[int | None], options: Sequence[Info], seed_process: bool = False
+    ) -> list[Info]:
+        """Reset every environment; returns the infos.
+
+        :param seed_process: seed the process-wide generators first, for environments that draw from them
+        """
+        if seed_process and seeds[0] is not None:
+            random.seed(seeds[0])
+            np.random.seed(seeds[0] % 2**32)  # noqa: NPY002
+            self._unused_generators = capture_generators()
         infos = []
         for row, (env, seed, option) in enumerate(
             zip(self.envs, seeds, options, strict=True), self.places.start
@@ -61,19 +72,13 @@ class EnvGroup:
             infos.append(info)
         return infos
 
-    def seed_process(self, seed: int) -> None:
-        """Seed the process-wide generators, for environments that draw from them."""
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
-        self._unused_generators = capture_generators()
-
-    def get_attr(self, index: int, name: str) -> Any:
+    def get_attr(self, index: int, name: str) -> object:
         return self.envs[index].get_wrapper_attr(name)
 
-    def set_attr(self, index: int, name: str, value: Any) -> None:
+    def set_attr(self, index: int, name: str, value: object) -> None:
         setattr(self.envs[index], name, value)
 
-    def env_method(self, index: int, name: str, *args: Any, **kwargs: Any) -> Any:
+    def env_method(self, index: int, name: str, *args: object, **kwargs: object) -> object:
         return self.envs[index].get_wrapper_attr(name)(*args, **kwargs)
 
     def env_is_wrapped(self, index: int, module: str, name: str) -> bool:
@@ -111,6 +116,12 @@ def made(env_fns: Sequence[EnvFn]) -> list[gym.Env]:
             "call, for example make_vec_env(lambda: gym.make(...))"
         )
     return envs
+
+
+def registered(spec: EnvSpec, make: EnvFn) -> gym.Env:
+    """What ``make`` makes, in a process that may not know the environment's name yet."""
+    gym.registry.setdefault(spec.id, spec)
+    return make()
 
 
 def step_each(

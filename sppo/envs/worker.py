@@ -1,4 +1,4 @@
-"""A worker process: environments that are stepped on request. Runs as ``python -c`` with a socket.
+"""A worker process: environments that are stepped on request. Runs as ``python -c``.
 
 A fresh process, not a copy of the training's: a copy would share its threads' locks, its files and what
 PyTorch keeps about threads that are not there. It ends when the other end of its socket is closed, whether
@@ -13,64 +13,57 @@ import os
 import pickle
 import signal
 import socket
-import sys
 import traceback
 
 import cloudpickle
-import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
-from sppo.envs.channel import Channel
+from sppo.envs.board import Board
 from sppo.envs.group import EnvGroup, made
-from sppo.envs.mailbox import WAKE, Mailbox
+from sppo.envs.mailbox import Mailbox
 
 #: NumPy's scalars, which infos are full of, pickle three times faster as plain numbers
 _SCALARS: dict[type, type] = {np.float64: float, np.float32: float, np.bool_: bool, np.int64: int}
-#: answers are pairs of one of these and the result, or the exception and its traceback
-RESULT, FAILURE = "result", "failure"
+#: how long it sleeps before it looks whether its parent is still there
+_NAP_MILLISECONDS = 100
 
 
-def main(connection: str, memory: str, place: str) -> None:
-    """Answer requests until nobody can make any."""
+def main(connection: str, file: str, memory: str) -> None:
+    """Answer requests until nobody can make any.
+
+    :param connection: file descriptors of the socket and the memory of its :class:`Mailbox`
+    :param memory: and of the memory of the :class:`Board`
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for scalar, plain in _SCALARS.items():
         copyreg.pickle(scalar, lambda value, scalar=scalar, plain=plain: (scalar, (plain(value),)))  # type: ignore[misc]
     parent = os.getppid()
-    channel = Channel(socket.socket(fileno=int(connection)))
-    mailbox = Mailbox(int(memory), int(place))
-    groups: list[EnvGroup] = []
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    mailbox = Mailbox(socket.socket(fileno=int(connection)), int(file))
+    group: EnvGroup | None = None
+    with contextlib.suppress(EOFError, ConnectionResetError):
         while os.getppid() == parent:
-            request = channel.receive(mailbox.asked, mailbox.sleep)
-            # First, because a step is not asked for there before everything else has been answered.
-            if mailbox.asked():
-                number, answer = mailbox.take(), _answer(groups, b"")
-                if not mailbox.answer(number, answer):
-                    channel.send(number, answer)
-            if request is not None and request[0] != WAKE:
-                channel.send(request[0], _answer(groups, request[1]))
-    for group in groups:
+            if not mailbox.wait(False, _NAP_MILLISECONDS):
+                continue
+            try:
+                if group is None:
+                    group, answer = _made(int(memory), *pickle.loads(mailbox.read())), None
+                elif data := mailbox.read():
+                    method, args, kwargs = pickle.loads(data)
+                    answer = group.call(method, *args, **kwargs)
+                else:
+                    answer = group.step()
+                mailbox.answer(_pickled((answer, None)))
+            except BaseException as error:
+                mailbox.answer(_pickled_failure(error))
+    if group is not None:
         group.close()
 
 
-def _answer(groups: list[EnvGroup], data: bytes) -> bytes:
-    """The answer to a request, of which the first one is to make the environments."""
-    try:
-        method, args, kwargs = pickle.loads(data) if data else ("step", (), {})
-        if method == "make":
-            groups.append(_make(*args))
-            return _pickled((RESULT, None))
-        return _pickled((RESULT, groups[0].call(method, *args, **kwargs)))
-    except BaseException as error:
-        return _pickled_failure(error)
-
-
-def _make(path: list[str], pickled: bytes) -> EnvGroup:
-    """The environments, in a process that finds the same modules and registered environments."""
-    sys.path[:] = path
-    specs, env_fns = pickle.loads(pickled)
-    gym.registry.update(specs)
-    return EnvGroup(made(env_fns))
+def _made(
+    memory: int, pickled: bytes, places: slice, n_envs: int, observed: spaces.Space, acted: spaces.Space
+) -> EnvGroup:
+    return EnvGroup(made(pickle.loads(pickled)), places, Board(n_envs, observed, acted, memory))
 
 
 def _pickled(answer: object) -> bytes:
@@ -84,9 +77,9 @@ def _pickled(answer: object) -> bytes:
 def _pickled_failure(error: BaseException) -> bytes:
     text = traceback.format_exc()
     try:
-        data = _pickled((FAILURE, (error, text)))
+        data = _pickled((error, text))
         pickle.loads(data)
     except Exception:
         # An exception that cannot be taken apart and put together again.
-        return _pickled((FAILURE, (RuntimeError(f"{type(error).__name__}: {error}"), text)))
+        return _pickled((RuntimeError(f"{type(error).__name__}: {error}"), text))
     return data

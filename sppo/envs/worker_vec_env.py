@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 import warnings
 import weakref
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import cloudpickle
 import numpy as np
-from stable_baselines3.common.vec_env.base_vec_env import VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sppo.envs import mailbox
+from sppo.envs.board import Board
 from sppo.envs.cores import available_processes
 from sppo.envs.group import EnvFn, EnvGroup, made
-from sppo.envs.worker_process import WorkerProcess, end, packed
+from sppo.envs.worker_process import WorkerProcess, end, packed, request
 
 
 class WorkerVecEnv(VecEnv):
@@ -47,28 +47,25 @@ class WorkerVecEnv(VecEnv):
         own, *others = [slice(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
         contents = [packed(env_fns[part], by_value) for part in others]
         memory = os.memfd_create("sppo-environments")
-        self._workers = [WorkerProcess(part, memory, number) for number, part in enumerate(others)]
+        self._workers = [WorkerProcess(part, memory) for part in others]
         self._end = weakref.finalize(self, end, self._workers)
-        #: the actions of the step under way, and the numbers of the questions to the workers
-        self._step: tuple[np.ndarray, list[int]] | None = None
+        #: this process's actions of the step under way, and the workers' answers if they had to be read
+        self._step: tuple[np.ndarray, list[bytes] | None] | None = None
         try:
-            numbers = [
-                worker.ask("make", sys.path, content)
-                for worker, content in zip(self._workers, contents, strict=True)
-            ]
-            self._group = EnvGroup(made(env_fns[own]))
-            self._answers(numbers)
-            first = self._group.envs[0]
-            board = n_envs, first.observation_space, first.action_space, memory, len(others) * mailbox.SIZE
-            for places, process in zip([own, *others], self.processes, strict=True):
-                process.call("join", places, *board)
-            super().__init__(n_envs, first.observation_space, first.action_space)
+            # The workers are starting meanwhile.
+            envs = made(env_fns[own])
+            described = n_envs, envs[0].observation_space, envs[0].action_space
+            for worker, content in zip(self._workers, contents, strict=True):
+                worker.ask(cloudpickle.dumps((content, worker.places, *described)))
+            self._group = EnvGroup(envs, own, Board(*described, memory))
+            self._answers()
+            super().__init__(*described)
         except BaseException:
             self._end()
             raise
         finally:
             os.close(memory)
-        self.metadata = first.metadata
+        self.metadata = envs[0].metadata
 
     @property
     def processes(self) -> list[EnvGroup | WorkerProcess]:
@@ -77,34 +74,33 @@ class WorkerVecEnv(VecEnv):
 
     def step_async(self, actions: np.ndarray) -> None:
         self._step = None
-        board = self._group.board
-        shared = mailbox.USABLE and board.holds(actions) and all(worker.settled for worker in self._workers)
-        if shared:
-            board.actions[...] = actions
-        numbers = [worker.ask_step(*([] if shared else [actions[worker.places]])) for worker in self._workers]
-        self._step = actions[self._group.places], numbers
+        shared, given = self._group.board.actions, np.asarray(actions)
+        unchanged = (given.dtype, given.shape) == (shared.dtype, shared.shape)
+        for worker in self._workers:
+            worker.settle()
+        if unchanged:
+            shared[...] = actions
+        for worker in self._workers:
+            worker.ask(b"" if unchanged else request("step", actions[worker.places]))
+        self._step = actions[self._group.places], None
 
-    def step_wait(self) -> Any:
+    def step_wait(self) -> VecEnvStepReturn:
         if self._step is None:
             raise RuntimeError("no step is under way, or it was interrupted: call step_async(actions) first")
-        (actions, numbers), self._step = self._step, None
-        results = [self._group.step(actions), *self._answers(numbers)]
+        (actions, answers), self._step = self._step, None
         infos = []
-        for part, new_episodes in results:
+        for part, new_episodes in [self._group.step(actions), *self._answers(answers)]:
             infos += part
             for row, info in new_episodes.items():
                 self.reset_infos[row] = info
         return *self._group.board.outcome(), infos
 
-    def reset(self) -> Any:
+    def reset(self) -> VecEnvObs:
         self._step = None
-        for worker in self._workers:
-            seed = self._seeds[worker.places.start]
-            if seed is not None:
-                worker.call("seed_process", seed)
         asked = [(self._seeds[each.places], self._options[each.places]) for each in self.processes]
-        numbers = [worker.ask("reset", *args) for worker, args in zip(self._workers, asked[1:], strict=True)]
-        results = [self._group.reset(*asked[0]), *self._answers(numbers)]
+        for worker, (seeds, options) in zip(self._workers, asked[1:], strict=True):
+            worker.ask(request("reset", seeds, options, True))
+        results = [self._group.reset(*asked[0]), *self._answers()]
         self.reset_infos = list(itertools.chain(*results))
         self._reset_seeds()
         self._reset_options()
@@ -115,16 +111,18 @@ class WorkerVecEnv(VecEnv):
             self._end()
             self._group.close()
 
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         return self._call("get_attr", indices, attr_name)
 
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+    def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
         self._call("set_attr", indices, attr_name, value)
 
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+    def env_method(
+        self, method_name: str, *args: object, indices: VecEnvIndices = None, **kwargs: object
+    ) -> list[Any]:
         return self._call("env_method", indices, method_name, *args, **kwargs)
 
-    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
+    def env_is_wrapped(self, wrapper_class: type, indices: VecEnvIndices = None) -> list[bool]:
         # By name: a worker may have a copy of the class instead of the class.
         return self._call("env_is_wrapped", indices, wrapper_class.__module__, wrapper_class.__qualname__)
 
@@ -134,20 +132,17 @@ class WorkerVecEnv(VecEnv):
             return [None] * self.num_envs
         return self.env_method("render")
 
-    def _answers(self, numbers: Sequence[int]) -> list[Any]:
-        return [worker.answer(number) for worker, number in zip(self._workers, numbers, strict=True)]
+    def _answers(self, received: Sequence[bytes] | None = None) -> list[Any]:
+        received = received or [worker.received() for worker in self._workers]
+        return [worker.opened(answer) for worker, answer in zip(self._workers, received, strict=True)]
 
-    def _call(self, method: str, indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        # An interrupt may lose the answer to a step that is under way.
-        step, self._step = self._step, None
+    def _call(self, method: str, indices: VecEnvIndices, *args: object, **kwargs: object) -> list[Any]:
+        if self._step is not None and self._step[1] is None:
+            # A question takes the place of the answer before.
+            self._step = self._step[0], [worker.received() for worker in self._workers]
         results = []
-        try:
-            for index in self._get_indices(indices):
-                row = range(self.num_envs)[index]
-                owner = next(each for each in self.processes if row < each.places.stop)
-                results.append(owner.call(method, row - owner.places.start, *args, **kwargs))
-        except Exception:
-            self._step = step
-            raise
-        self._step = step
+        for index in self._get_indices(indices):
+            row = range(self.num_envs)[index]
+            owner = next(each for each in self.processes if row < each.places.stop)
+            results.append(owner.call(method, row - owner.places.start, *args, **kwargs))
         return results

@@ -115,7 +115,7 @@ def test_auto_stays_in_process_where_environments_cannot_be_sent(monkeypatch: py
         env = sppo.make_vec_env("SppoUnsendable-v0", 2)
         assert isinstance(env, DummyVecEnv)
         assert env.reset().shape == (2, 5)
-        with pytest.raises(Exception, match="SppoUnsendable"):
+        with pytest.raises(ValueError, match="cannot be sent to another process"):
             sppo.make_vec_env("SppoUnsendable-v0", 2, backend="subproc")
     finally:
         del gym.registry["SppoUnsendable-v0"]

@@ -150,11 +150,11 @@ def test_questions_while_a_step_is_under_way() -> None:
     env.close()
 
 
-@pytest.mark.parametrize("usable", [True, False])
+@pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_steps_by_any_way(usable: bool, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shared memory or socket: infos of any length, actions as they were given."""
-    monkeypatch.setattr(mailbox, "USABLE", usable)
+def test_steps_by_any_way(ordered: bool, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processors of both kinds: infos of any length, actions as they were given."""
+    monkeypatch.setattr(mailbox, "ORDERED", ordered)
     env = make(cls=Verbose)
     env.reset()
     for step in range(1, 8):
