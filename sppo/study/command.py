@@ -6,8 +6,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sppo.checkpoint.files import write_atomically
@@ -16,25 +15,13 @@ from sppo.records.config import RunConfig
 from sppo.records.published import completed_runs
 from sppo.records.subset import Subset, add_subset
 from sppo.study.definition import StudyError, StudyPlan, read_plan
-from sppo.study.display import make_display
+from sppo.study.display import Display
 from sppo.study.execution import Options, Outcome
-from sppo.study.local import available_cores, run_local
+from sppo.study.local import LocalPool, available_cores
 from sppo.study.overview import calibration, duration, makespan, predicted_seconds, statuses, table
-from sppo.study.stopping import Stopper
+from sppo.study.runner import Pool, Stopper, run_all
 
 Report = Callable[[Sequence[str]], int]
-
-
-@dataclass(frozen=True)
-class _Selection:
-    """The runs that are meant, and where each stands."""
-
-    runs: list[RunConfig]
-    found: list[str]
-    directory: Path
-
-    def __iter__(self) -> Iterator[tuple[RunConfig, str]]:
-        return zip(self.runs, self.found, strict=True)
 
 
 def main(argv: Sequence[str] | None = None, report: Report | None = None) -> int:
@@ -46,16 +33,18 @@ def main(argv: Sequence[str] | None = None, report: Report | None = None) -> int
     args, rest = parser.parse_known_args(argv)
     if rest and args.action != "report":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if args.action == "report" and report is None:
-        parser.error("'report' is to be had from 'python -m sppo study'")
     actions = {"plan": _plan, "run": _run, "status": _status}
     try:
         study = read_plan(args.file)
         directory = args.out if args.out is not None else Path("runs", study.name)
-        if report is not None and args.action == "report":
-            return report([*_report_arguments(study, directory, args.report_dir), *rest])
+        if args.action == "report":
+            if report is None or not directory.is_dir():
+                raise StudyError(f"{directory} does not exist: run the study first")
+            write_study(study, directory)
+            out = [] if args.report_dir is None else ["--out", args.report_dir]
+            return report([str(directory), *out, *rest])
         runs = select(study, args)
-        return actions[args.action](study, _Selection(runs, statuses(runs, directory), directory), args)
+        return actions[args.action](study, runs, statuses(runs, directory), directory, args)
     except (StudyError, RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -64,41 +53,33 @@ def main(argv: Sequence[str] | None = None, report: Report | None = None) -> int
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m sppo study", description=__doc__)
     actions = parser.add_subparsers(dest="action", required=True)
-    lines = {
-        "plan": "print the number of runs and a time estimate",
-        "run": "execute what is not done yet; may be interrupted, and started again, at any time",
-        "status": "print what is done, running, failed and waiting",
-        "report": "figures, tables and HTML; further options as of 'python -m sppo report'",
-    }
-    for action, line in lines.items():
-        one = actions.add_parser(action, help=line, description=line)
+
+    def action(name: str, line: str) -> argparse.ArgumentParser:
+        one = actions.add_parser(name, help=line, description=line)
         one.add_argument("file", metavar="FILE", help="the study, a TOML file")
         one.add_argument("--out", type=Path, help="study directory (default: runs/NAME)")
-        if action == "report":
-            one.add_argument("--report-dir", help="where to write (default: report/ in the study directory)")
-            continue
+        return one
+
+    plan = action("plan", "print the number of runs and a time estimate")
+    run = action("run", "execute what is not done yet; may be interrupted, and started again, at any time")
+    status = action("status", "print what is done, running, failed and waiting")
+    report = action("report", "figures, tables and HTML; further options as of 'python -m sppo report'")
+    report.add_argument("--report-dir", help="where to write (default: report/ in the study directory)")
+    for one in (plan, run, status):
         only = "only this value of a parameter; may be repeated"
         add_subset(one).add_argument("--where", action="append", metavar="NAME=VALUE", help=only)
-        if action == "status":
-            one.add_argument("--json", action="store_true", help="print the counts as JSON")
-            continue
-        known = "leave out the runs that a report of this study, made elsewhere, has completed"
+    status.add_argument("--json", action="store_true", help="print the counts as JSON")
+    for one in (plan, run):
         cores = available_cores()
         one.add_argument("--jobs", type=_positive, default=cores, help=f"processes (default: {cores} cores)")
+        known = "leave out the runs that a report of this study, made elsewhere, has completed"
         one.add_argument("--published", type=Path, metavar="DIR", help=known)
-        if action == "run":
-            _add_execution(one)
+    run.add_argument("--retry-failed", action="store_true", help="also run again what has failed")
+    run.add_argument("--checkpoint-every", type=_positive, metavar="N", help="iterations; overrides the file")
+    run.add_argument("--executor", choices=("local", "ray"), default="local")
+    run.add_argument("--address", help="of the Ray cluster (default: start one on this machine)")
+    run.add_argument("--cpus", type=float, default=1.0, help="CPUs per Ray task (default: 1)")
     return parser
-
-
-def _add_execution(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--retry-failed", action="store_true", help="also run again what has failed")
-    parser.add_argument(
-        "--checkpoint-every", type=_positive, metavar="N", help="iterations; overrides the file"
-    )
-    parser.add_argument("--executor", choices=("local", "ray"), default="local")
-    parser.add_argument("--address", help="of the Ray cluster (default: start one on this machine)")
-    parser.add_argument("--cpus", type=float, default=1.0, help="CPUs per Ray task (default: 1)")
 
 
 def _positive(text: str) -> int:
@@ -123,27 +104,31 @@ def select(study: StudyPlan, args: argparse.Namespace) -> list[RunConfig]:
     return runs
 
 
-def _plan(study: StudyPlan, selection: _Selection, args: argparse.Namespace) -> int:
-    print(table(selection.runs, selection.found))
-    scale, measured = calibration(selection.runs, selection.found, selection.directory)
-    left = [run for run, status in selection if status not in ("completed", "failed")]
+def _plan(
+    study: StudyPlan, runs: list[RunConfig], found: list[str], directory: Path, args: argparse.Namespace
+) -> int:
+    print(table(runs, found))
+    scale, measured = calibration(runs, found, directory)
+    left = [run for run, status in zip(runs, found, strict=True) if status not in ("completed", "failed")]
     costs = [scale * predicted_seconds(run) for run in left]
     source = f"from {measured} completed runs" if measured else "a rough guess from typical costs"
     print(
-        f"{len(selection.runs)} runs, {len(left)} to do: about {duration(sum(costs))} of one core, "
+        f"{len(runs)} runs, {len(left)} to do: about {duration(sum(costs))} of one core, "
         f"{duration(makespan(costs, args.jobs))} with --jobs {args.jobs} ({source})"
     )
-    print(f"records: {selection.directory}")
+    print(f"records: {directory}")
     return 0
 
 
-def _status(study: StudyPlan, selection: _Selection, args: argparse.Namespace) -> int:
+def _status(
+    study: StudyPlan, runs: list[RunConfig], found: list[str], directory: Path, args: argparse.Namespace
+) -> int:
     if args.json:
-        print(json.dumps(dict(sorted(Counter(selection.found).items()))))
+        print(json.dumps(dict(sorted(Counter(found).items()))))
         return 0
-    print(table(selection.runs, selection.found))
-    for run, status in selection:
-        path = selection.directory / run.directory_name
+    print(table(runs, found))
+    for run, status in zip(runs, found, strict=True):
+        path = directory / run.directory_name
         if status == "running":
             progress = run_files.read_json(path / run_files.PROGRESS) or {}
             steps = f"{progress.get('timesteps', 0)} of {run.total_timesteps} steps"
@@ -155,12 +140,13 @@ def _status(study: StudyPlan, selection: _Selection, args: argparse.Namespace) -
     return 0
 
 
-def _run(study: StudyPlan, selection: _Selection, args: argparse.Namespace) -> int:
-    directory = selection.directory
+def _run(
+    study: StudyPlan, runs: list[RunConfig], found: list[str], directory: Path, args: argparse.Namespace
+) -> int:
     options = Options(args.checkpoint_every or study.checkpoint_every, args.retry_failed)
     leave = ("completed",) if args.retry_failed else ("completed", "failed")
-    todo = [run for run, status in selection if status not in leave]
-    settled = [status for status in selection.found if status in leave]
+    todo = [run for run, status in zip(runs, found, strict=True) if status not in leave]
+    settled = [status for status in found if status in leave]
     if todo or directory.exists():
         write_study(study, directory)
     if not todo:
@@ -168,13 +154,16 @@ def _run(study: StudyPlan, selection: _Selection, args: argparse.Namespace) -> i
         where = f" in {directory}" + (f", the others in {args.published}" if args.published else "")
         print(f"nothing to do: {done} run{'s' * (done != 1)} completed before,{where}")
         return _conclude([], settled, directory, stopped=False)
-    with make_display(settled, todo, study.varied, directory) as display, Stopper() as stopper:
-        if args.executor == "ray":
-            from sppo.study.ray_executor import run_ray
+    display = Display(settled, todo, study.varied, directory)
+    pool: Pool
+    if args.executor == "ray":
+        from sppo.study.ray_executor import RayPool
 
-            outcomes = run_ray(todo, directory, options, args.address, args.cpus, display, stopper)
-        else:
-            outcomes = run_local(todo, directory, options, args.jobs, display, stopper)
+        pool = RayPool(directory, options, args.address, args.cpus, display)
+    else:
+        pool = LocalPool(directory, options, args.jobs, display)
+    with Stopper() as stopper:
+        outcomes = run_all(todo, pool, display, stopper)
     return _conclude(outcomes, settled, directory, bool(stopper.requests))
 
 
@@ -206,11 +195,3 @@ def write_study(study: StudyPlan, directory: Path) -> None:
     for path, text in ((copy, study.text), (bookkeeping / run_files.PLAN, plan)):
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_atomically(path, text.encode())
-
-
-def _report_arguments(study: StudyPlan, directory: Path, out: str | None) -> list[str]:
-    """The arguments of 'python -m sppo report' for a study."""
-    if not directory.is_dir():
-        raise StudyError(f"{directory} does not exist: run the study first")
-    write_study(study, directory)
-    return [str(directory), *([] if out is None else ["--out", out])]

@@ -1,14 +1,11 @@
-"""The live view of a study being executed: bars on a terminal, line by line elsewhere."""
+"""What a study being executed says: a line per event, and one now and then while nothing happens."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
 
 from sppo.records.config import RunConfig
 from sppo.records.run_files import PROGRESS, read_json
@@ -17,7 +14,7 @@ from sppo.study.overview import duration, predicted_seconds
 
 
 class Display:
-    """Counts what happens and shows it; plain lines, one per event.
+    """Counts what happens and prints it.
 
     :param settled: the statuses of the selected runs that are left alone
     :param todo: the runs that are to be executed
@@ -47,12 +44,6 @@ class Display:
         self._clock = clock
         self._began = self._shown = clock()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
     def started(self, run: RunConfig) -> None:
         """A training process has taken up a run."""
         self.running[run.hash] = run
@@ -67,17 +58,16 @@ class Display:
         if outcome.status in ("completed", "failed"):
             self._fraction[run.hash] = 1.0
         words = (outcome.status, run.describe(self._varied), outcome.message)
-        self.message(": ".join(filter(None, words)))
+        self._print(": ".join(filter(None, words)))
 
-    def message(self, text: str) -> None:
-        """Something the user should read."""
-        self._shown = self._clock()
-        print(f"[{self.summary()}] {text}".rstrip(), flush=True)
+    def said(self, run: RunConfig, text: str) -> None:
+        """Something about a run that the user should read."""
+        self._print(f"{run.env} seed={run.seed}: {text}")
 
     def tick(self) -> None:
         """Called about twice a second."""
         if self._clock() - self._shown > self.QUIET:
-            self.message("")
+            self._print("")
 
     def summary(self) -> str:
         """Counts and remaining time in one line."""
@@ -97,52 +87,13 @@ class Display:
             return 0.0
         return left * elapsed / work if work > 0.0 and elapsed > 1.0 else None
 
+    def _print(self, text: str) -> None:
+        self._shown = self._clock()
+        print(f"[{self.summary()}] {text}".rstrip(), flush=True)
+
     def _look(self) -> None:
         """How far the running trainings have come."""
         for key, run in self.running.items():
             progress = read_json(self._directory / run.directory_name / PROGRESS) or {}
             fraction = float(progress.get("timesteps", 0)) / run.total_timesteps
             self._fraction[key] = min(1.0, max(self._fraction[key], fraction))
-
-
-class TerminalDisplay(Display):
-    """The same as bars, redrawn in place by ``rich``; failures and messages stay above as lines."""
-
-    def __enter__(self) -> Self:
-        from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
-
-        text = TextColumn("{task.description}", markup=False)
-        self._bars = Progress(BarColumn(), TaskProgressColumn(), text, transient=True)
-        self._bars.start()
-        self._all = self._bars.add_task(self.summary(), total=self._total)
-        self._tasks: dict[str, TaskID] = {}
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._bars.stop()
-        print(self.summary())
-
-    def started(self, run: RunConfig) -> None:
-        super().started(run)
-        self._tasks[run.hash] = self._bars.add_task(run.describe(self._varied), total=1.0)
-
-    def ended(self, run: RunConfig, outcome: Outcome) -> None:
-        super().ended(run, outcome)
-        self._bars.remove_task(self._tasks.pop(run.hash))
-
-    def message(self, text: str) -> None:
-        if not text.startswith("completed"):
-            self._bars.console.print(text, markup=False, highlight=False)
-
-    def tick(self) -> None:
-        self._bars.update(self._all, description=self.summary(), completed=self._settled["completed"])
-        for key, task in self._tasks.items():
-            self._bars.update(task, completed=self._fraction[key])
-
-
-def make_display(
-    settled: Sequence[str], todo: Sequence[RunConfig], varied: tuple[str, ...], directory: Path
-) -> Display:
-    """The display that suits where the output goes."""
-    terminal = sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
-    return (TerminalDisplay if terminal else Display)(settled, todo, varied, directory)

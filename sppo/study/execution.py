@@ -9,12 +9,12 @@ import shutil
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sppo.checkpoint.files import CheckpointError, checkpoints, read, sweep, write_atomically
+from sppo.checkpoint.files import sweep, write_atomically
 from sppo.records import run_files
 from sppo.records.config import RunConfig, differences, same_run
 from sppo.records.run_files import RunWriter, read_json
@@ -49,10 +49,6 @@ class Outcome:
     message: str = ""
 
 
-class OtherRunError(ValueError):
-    """A directory that belongs to another run, and in which therefore nothing is written."""
-
-
 def execute(
     config: RunConfig,
     directory: str | Path,
@@ -76,8 +72,6 @@ def execute(
             return _Attempt(config, writer, options, stop, report, watch).outcome()
     except BusyError as error:
         return Outcome("busy", str(error))
-    except OtherRunError as error:
-        return Outcome("failed", str(error))
     except OSError as error:
         return Outcome("failed", f"cannot use {directory}: {error}")
 
@@ -110,7 +104,9 @@ class _Attempt:
         self.began = self.shown - float(before.get("wall_seconds", 0.0))
 
     def outcome(self) -> Outcome:
-        known = self._check_owner()
+        header = read_json(self.directory / run_files.CONFIG) or {}
+        if (theirs := self._somebody_elses(header)) is not None:
+            return Outcome("failed", f"{self.directory} holds {theirs}: choose another directory")
         if read_json(self.directory / run_files.RESULT) is not None:
             # Left over if the process was killed at the very end.
             shutil.rmtree(self.directory / run_files.CHECKPOINTS, ignore_errors=True)
@@ -119,8 +115,11 @@ class _Attempt:
         if failure is not None and not self.options.retry_failed:
             return Outcome("failed", str(failure.get("error")))
         try:
-            if not known:
+            if not isinstance(header.get("config"), dict):
                 self.writer.config(self.config, versions(), git_revision())
+            elif changed := differences(header.get("versions", {}), versions()):
+                begun = f"going on with other versions than it was begun with ({'; '.join(changed)})"
+                self.report(f"{begun}: results may differ")
             if failure is not None:
                 number = 1 + sum(1 for _ in self.directory.glob("failure-*.json"))
                 (self.directory / run_files.FAILURE).rename(self.directory / f"failure-{number}.json")
@@ -170,47 +169,19 @@ class _Attempt:
         self.writer.result(self.config, model.num_timesteps, self._spent())
         shutil.rmtree(self.directory / run_files.CHECKPOINTS, ignore_errors=True)
 
-    def _check_owner(self) -> bool:
-        """Whether the directory holds this run's configuration already.
-
-        :raises OtherRunError: if it holds another run's, or files of which nothing says whose they are
-        """
-        found = read_json(self.directory / run_files.CONFIG) or {}
-        stored = found.get("config")
+    def _somebody_elses(self, header: Mapping[str, object]) -> str | None:
+        """What the directory holds that must not be written over."""
+        stored, wanted = header.get("config"), self.config.as_dict()
         if isinstance(stored, dict):
-            if not same_run(stored, self.config.as_dict()):
-                different = "; ".join(differences(stored, self.config.as_dict()))
-                raise self._other(f"another run ({different})")
-            if found.get("versions") != versions():
-                changed = "; ".join(differences(found.get("versions", {}), versions()))
-                self.report(
-                    f"going on with other versions than it was begun with ({changed}): results may differ"
-                )
-            return True
-        # Without a configuration: whatever else tells whose files these are.
-        kept = checkpoints(self.directory / run_files.CHECKPOINTS)
-        witnesses = {_checkpoint_identity(path) for path in kept}
-        witnesses.add((read_json(self.directory / run_files.RESULT) or {}).get("hash"))
-        witnesses.discard(None)
-        named = self.directory.name == self.config.directory_name
-        if witnesses - {self.config.hash} or not (witnesses or named or not self._has_records()):
-            raise self._other("a run that is not known to be this one, its config.json missing or damaged")
-        return False
-
-    def _has_records(self) -> bool:
-        files = (run_files.EVALUATIONS, run_files.FAILURE, run_files.MODEL, run_files.RESULT)
-        patterns = (*files, f"{run_files.CHECKPOINTS}/*", f"{run_files.TENSORBOARD}/*")
-        return any(any(self.directory.glob(pattern)) for pattern in patterns)
-
-    def _other(self, what: str) -> OtherRunError:
-        return OtherRunError(f"{self.directory} holds {what}: choose another directory")
-
-
-def _checkpoint_identity(path: Path) -> object:
-    try:
-        return read(path)[0].get("identity")
-    except CheckpointError:
-        return None
+            return (
+                None
+                if same_run(stored, wanted)
+                else f"another run ({'; '.join(differences(stored, wanted))})"
+            )
+        records = (run_files.EVALUATIONS, run_files.MODEL, run_files.RESULT)
+        patterns = (*records, f"{run_files.CHECKPOINTS}/*", f"{run_files.TENSORBOARD}/*")
+        unknown = any(any(self.directory.glob(pattern)) for pattern in patterns)
+        return "a run whose config.json is missing or damaged" if unknown else None
 
 
 def _record_failure(writer: RunWriter, message: str, trace: str, timesteps: int) -> Outcome:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from sppo.records import run_files
 from sppo.records.config import RunConfig
@@ -22,70 +21,81 @@ from sppo.study.display import Display
 from sppo.study.execution import Options, Outcome, execute
 from sppo.study.local import THREAD_VARIABLES
 from sppo.study.lock import SILENCE_SECONDS, is_locked
-from sppo.study.stopping import StopFile, Stopper
 
 #: How often Ray takes up a task again whose node or process died.
 _RETRIES = 20
 
 
-def run_ray(
-    todo: Sequence[RunConfig],
-    directory: Path,
-    options: Options,
-    address: str | None,
-    cpus: float,
-    display: Display,
-    stopper: Stopper,
-) -> list[Outcome]:
-    """Execute runs as Ray tasks of ``cpus`` CPUs each; returns when all have ended.
+class RayPool:
+    """Ray tasks of ``cpus`` CPUs each.
 
     :param address: of a running cluster (``"auto"``: the one of this machine); ``None`` starts a local one
     """
-    ray = _import_ray()
-    if not ray.is_initialized():
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
-    environment = {"env_vars": dict.fromkeys(THREAD_VARIABLES, "1")}
-    task = ray.remote(num_cpus=cpus, max_retries=_RETRIES, runtime_env=environment)(_task)
-    directory = directory.resolve()
-    # One per runner: others may be at work in the same directory.
-    stop = StopFile(directory / run_files.BOOKKEEPING / f"stop-{uuid.uuid4().hex}")
-    queue = deque(todo)
-    pending: dict[Any, RunConfig] = {}
-    outcomes: list[Outcome] = []
-    told = 0
-    while pending or (queue and not stopper.requests):
-        # As many as there is room for, asked every time, since nodes come and go.
-        window = max(1, int(ray.cluster_resources().get("CPU", 1) / cpus))
-        while queue and len(pending) < window and not stopper.requests:
-            run = queue.popleft()
-            place = directory / run.directory_name
-            pending[task.remote(run.as_dict(), str(place), options, str(stop.path))] = run
-            display.started(run)
-        done, _ = ray.wait(list(pending), num_returns=1, timeout=0.5)
+
+    def __init__(
+        self, directory: Path, options: Options, address: str | None, cpus: float, display: Display
+    ) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise RuntimeError('the Ray executor needs the extra "ray": pip install ".[ray]"') from error
+        self._ray: ModuleType = ray
+        if not ray.is_initialized():
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+        environment = {"env_vars": dict.fromkeys(THREAD_VARIABLES, "1")}
+        self._task = ray.remote(num_cpus=cpus, max_retries=_RETRIES, runtime_env=environment)(_task)
+        self._directory = directory.resolve()
+        # One per runner: others may be at work in the same directory.
+        self._stop_file = self._directory / run_files.BOOKKEEPING / f"stop-{uuid.uuid4().hex}"
+        self._options = options
+        self._cpus = cpus
+        self._display = display
+        self.running: dict[object, RunConfig] = {}
+
+    def has_room(self) -> bool:
+        # Asked every time, since nodes come and go.
+        return len(self.running) < max(1, int(self._ray.cluster_resources().get("CPU", 1) / self._cpus))
+
+    def start(self, run: RunConfig) -> None:
+        place = str(self._directory / run.directory_name)
+        self.running[self._task.remote(run, place, self._options, str(self._stop_file))] = run
+
+    def ended(self) -> Iterator[tuple[RunConfig, Outcome]]:
+        done, _ = self._ray.wait(list(self.running), num_returns=1, timeout=0.5)
         for reference in done:
-            run = pending.pop(reference)
-            outcome, messages = _outcome(ray, reference)
-            for message in messages:
-                display.message(f"{run.env} seed={run.seed}: {message}")
-            outcomes.append(outcome)
-            display.ended(run, outcome)
-        if stopper.requests > told:
-            told = stopper.requests
-            stop.path.touch()
-            for reference, run in pending.items():
-                # Those that wait for room in the cluster would see the file only once they got it.
-                if told > 1 or not is_locked(directory / run.directory_name):
-                    with contextlib.suppress(Exception):
-                        ray.cancel(reference, force=told > 1)
-        display.tick()
-    stop.path.unlink(missing_ok=True)
-    return outcomes
+            run = self.running.pop(reference)
+            yield run, self._outcome(run, reference)
+
+    def stop(self, at_once: bool) -> None:
+        self._stop_file.touch()
+        for reference, run in self.running.items():
+            # Those that wait for room in the cluster would see the file only once they got it.
+            if at_once or not is_locked(self._directory / run.directory_name):
+                with contextlib.suppress(Exception):
+                    self._ray.cancel(reference, force=at_once)
+
+    def close(self) -> None:
+        self._stop_file.unlink(missing_ok=True)
+
+    def _outcome(self, run: RunConfig, reference: object) -> Outcome:
+        errors = self._ray.exceptions
+        try:
+            outcome, messages = self._ray.get(reference)
+        except errors.TaskCancelledError:
+            return Outcome("interrupted", "cancelled; goes on from its last checkpoint, if it has one")
+        except errors.RayError as error:
+            first = str(error).strip().splitlines()[0]
+            return Outcome(
+                "interrupted", f"Ray gave up ({type(error).__name__}: {first}); run again to go on"
+            )
+        for message in messages:
+            self._display.said(run, message)
+        return outcome
 
 
-def _task(config: dict[str, Any], directory: str, options: Options, stop: str) -> tuple[Outcome, list[str]]:
+def _task(run: RunConfig, directory: str, options: Options, stop_file: str) -> tuple[Outcome, list[str]]:
     messages: list[str] = []
-    stopping = StopFile(Path(stop)).requested
-    run = RunConfig.from_dict(config)
+    stopping = Path(stop_file).exists
     deadline = time.monotonic() + 2 * SILENCE_SECONDS
     while True:
         outcome = execute(run, directory, options, stopping, messages.append)
@@ -93,23 +103,3 @@ def _task(config: dict[str, Any], directory: str, options: Options, stop: str) -
         if outcome.status != "busy" or time.monotonic() > deadline or stopping():
             return outcome, messages
         time.sleep(2.0)
-
-
-def _outcome(ray: Any, reference: Any) -> tuple[Outcome, list[str]]:
-    try:
-        return ray.get(reference)
-    except ray.exceptions.TaskCancelledError:
-        return Outcome("interrupted", "cancelled; goes on from its last checkpoint, if it has one"), []
-    except ray.exceptions.RayError as error:
-        first = str(error).strip().splitlines()[0]
-        return Outcome(
-            "interrupted", f"Ray gave up ({type(error).__name__}: {first}); run again to go on"
-        ), []
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise RuntimeError('the Ray executor needs the extra "ray": pip install ".[ray]"') from error
-    return ray

@@ -34,7 +34,7 @@ from sppo.study.definition import NUMBERS, SEED, StudyError, environment_problem
 from sppo.study.execution import Options, Outcome, execute
 from sppo.study.local import single_threaded
 from sppo.study.overview import duration
-from sppo.study.stopping import Stopper
+from sppo.study.runner import Stopper
 
 _STEPS = Setting(1_000_000, NUMBERS["total_timesteps"].parameter)
 _METAVARS = {"int": "N", "name": "NAME", "numbers": "WIDTH"}

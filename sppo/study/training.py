@@ -12,7 +12,7 @@ import numpy as np
 import torch as th
 from sb3_contrib import TRPO
 from stable_baselines3.common import logger as sb3_logger
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+from stable_baselines3.common.logger import TensorBoardOutputFormat
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
@@ -34,7 +34,7 @@ from sppo.envs.factory import InProcessVecEnv
 from sppo.parameters import LINEAR
 from sppo.records.config import RunConfig
 from sppo.records.run_files import CHECKPOINTS, EVALUATIONS, RESTARTS, TENSORBOARD, RunWriter
-from sppo.study.evaluation import EvaluationCallback, Evaluator
+from sppo.study.evaluation import evaluate
 
 _ACTIVATIONS = {"tanh": th.nn.Tanh, "relu": th.nn.ReLU}
 
@@ -65,18 +65,10 @@ def train(
     if reason is not None:
         report(f"{config.env} cannot be resumed exactly; if interrupted, its episodes start again: {reason}")
     model = _take_up(config, writer, report, begin_again)
-    evaluator = Evaluator(lambda: make_environment(config), config.seed, config.eval_episodes)
-    callbacks = CallbackList(
-        [
-            _ProgressCallback(progress),
-            EvaluationCallback(evaluator, writer, config.evaluations, config.total_timesteps),
-            _Checkpoints(config, writer, checkpoint_every, stop),
-        ]
-    )
     try:
         model.learn(
             config.total_timesteps - model.num_timesteps,
-            callback=callbacks,
+            callback=_BetweenIterations(config, writer, checkpoint_every, stop, progress),
             reset_num_timesteps=model.num_timesteps == 0,
         )
     finally:
@@ -183,57 +175,88 @@ def _go_on(config: RunConfig, writer: RunWriter, checkpoint: Path) -> OnPolicyAl
     return model
 
 
-class _Checkpoints(ExactCheckpointCallback):
-    """Checkpoints of one run, written only while its directory is its own; one more when asked to stop."""
+class _BetweenIterations(ExactCheckpointCallback):
+    """All that a run does between two iterations: it tells how far it is, evaluates, writes a checkpoint.
 
-    def __init__(self, config: RunConfig, writer: RunWriter, every: int, stop: Callable[[], bool]) -> None:
+    Evaluation k of n takes place as soon as k/n of the steps are done, the last at the end of the training.
+    Each episode is a row of the table; the means go to TensorBoard under Stable-Baselines3's names.
+    Nothing is written unless the directory is still the run's own.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        writer: RunWriter,
+        every: int,
+        stop: Callable[[], bool],
+        progress: Callable[[int], None],
+    ) -> None:
         table = writer.directory / EVALUATIONS
         super().__init__(writer.directory / CHECKPOINTS, every, tables=[table], identity=config.hash)
-        self._guard = writer.guard
+        self._config = config
+        self._writer = writer
         self._stop = stop
+        self._progress = progress
+        self._evaluated = 0
+
+    def _on_training_start(self) -> None:
+        super()._on_training_start()
+        # A resumed training finds the evaluations that belong to its checkpoint in the table.
+        self._evaluated = self._due()
 
     def _on_rollout_start(self) -> None:
+        self._look()
         super()._on_rollout_start()
         if self._stop():
             if self.num_timesteps > 0:
                 self.save()
             raise Interrupted
 
-    def save(self) -> Path:
-        self._guard()
-        return super().save()
-
-    def keep_last_good(self, error: FloatingPointError, timesteps: int | None) -> None:
-        self._guard()
-        super().keep_last_good(error, timesteps)
-
-
-class _ProgressCallback(BaseCallback):
-    """Tells how far the training has come, and ends one whose weights are no longer finite.
-
-    Our own algorithms see to that themselves; upstream's TRPO does not.
-    """
-
-    def __init__(self, progress: Callable[[int], None]) -> None:
-        super().__init__()
-        self._progress = progress
-
-    def _on_rollout_start(self) -> None:
-        for name, tensor in self.model.policy.state_dict().items():
-            self._require_finite(tensor, f"the weights {name}")
-        self._progress(self.num_timesteps)
-
-    _on_training_end = _on_rollout_start
-
     def _on_rollout_end(self) -> None:
         # Before the update: what is not a number here would be everywhere after it.
         returns = self.model.rollout_buffer.returns  # type: ignore[attr-defined]
         self._require_finite(th.as_tensor(returns), "rewards or values")
 
-    def _on_step(self) -> bool:
-        return True
+    def _on_training_end(self) -> None:
+        self._look()
+
+    def save(self) -> Path:
+        self._writer.guard()
+        return super().save()
+
+    def keep_last_good(self, error: FloatingPointError, timesteps: int | None) -> None:
+        self._writer.guard()
+        super().keep_last_good(error, timesteps)
+
+    def _look(self) -> None:
+        for name, tensor in self.model.policy.state_dict().items():
+            self._require_finite(tensor, f"the weights {name}")
+        self._progress(self.num_timesteps)
+        due = self._due()
+        if due > self._evaluated:
+            self._evaluated = due
+            self._evaluate(due)
+
+    def _due(self) -> int:
+        config = self._config
+        return min(config.evaluations, self.num_timesteps * config.evaluations // config.total_timesteps)
+
+    def _evaluate(self, number: int) -> None:
+        config = self._config
+        model: OnPolicyAlgorithm = self.model  # type: ignore[assignment]
+        episodes = evaluate(
+            model, lambda: make_environment(config), config.seed, number, config.eval_episodes
+        )
+        self._writer.evaluation(number, self.num_timesteps, episodes)
+        reward, length = np.mean(episodes, axis=0).tolist()
+        values = {"eval/mean_reward": reward, "eval/mean_ep_length": length}
+        # Not through logger.record, which would mix them with the values of the next iteration.
+        for output in self.logger.output_formats:
+            if isinstance(output, TensorBoardOutputFormat):
+                output.write(values, dict.fromkeys(values, ("",)), self.num_timesteps)
 
     def _require_finite(self, numbers: th.Tensor, what: str) -> None:
+        """Our own algorithms see to that themselves; upstream's TRPO does not."""
         if not th.isfinite(numbers).all():
             raise NonFiniteError(
                 f"{what} are not finite after {self.num_timesteps} steps: the environment gave something "

@@ -1,23 +1,16 @@
-"""The live view counts right and estimates the rest from this session's own speed."""
+"""What the runner says counts right and estimates the rest from this session's own speed."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sppo.study import display as module
-from sppo.study.display import Display, TerminalDisplay
+from sppo.study.display import Display
 from sppo.study.execution import Outcome
 from sppo.study.overview import duration, makespan, predicted_seconds, table
-from tests.study.runner_processes import PYTHONPATH
 from tests.study.trained_runs import small_config
 
 RUNS = [small_config(seed=seed) for seed in range(4)]
@@ -56,54 +49,6 @@ def test_silence_is_broken_now_and_then(tmp_path: Path, capsys: pytest.CaptureFi
     now[0] += display.QUIET + 1.0
     display.tick()
     assert "0/4 done" in capsys.readouterr().out
-
-
-def test_on_a_terminal_failures_stay_visible(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    with TerminalDisplay([], RUNS, (), tmp_path) as display:
-        display.started(RUNS[0])
-        set_progress(tmp_path, 0, 320)
-        display.tick()
-        display.message("[bold]as it is[/bold]")
-        display.ended(RUNS[0], Outcome("failed", "broken"))
-        display.tick()
-    output = capsys.readouterr().out
-    assert "failed: CartPole-v1 sppo seed=0: broken" in output
-    assert "[bold]as it is[/bold]" in output
-    assert "0/4 done, 0 running, 1 failed" in output
-
-
-def test_on_a_terminal_every_running_training_has_a_bar(tmp_path: Path) -> None:
-    """What a person sees, through a terminal of its own."""
-    set_progress(tmp_path, 1, 320)
-    code = (
-        "import sys; from pathlib import Path\n"
-        "from sppo.study.display import TerminalDisplay, make_display\n"
-        "from tests.study.trained_runs import small_config\n"
-        f"display = make_display([], [small_config(seed=1)], (), Path({str(tmp_path)!r}))\n"
-        "assert type(display) is TerminalDisplay\n"
-        "with display: display.started(small_config(seed=1)); display.tick()"
-    )
-    output = in_a_terminal([sys.executable, "-c", code])
-    assert "25%" in output
-    assert "CartPole-v1 sppo seed=1" in output
-
-
-def in_a_terminal(command: list[str]) -> str:
-    ours, theirs = pty.openpty()
-    path = {"PYTHONPATH": PYTHONPATH, "TERM": "xterm", "COLUMNS": "120"}
-    with subprocess.Popen(command, stdout=theirs, env={**os.environ, **path}) as process:
-        os.close(theirs)
-        output = b""
-        with contextlib.suppress(OSError):  # what a terminal says at its end
-            while chunk := os.read(ours, 1024):
-                output += chunk
-    os.close(ours)
-    assert process.returncode == 0
-    return output.decode()
-
-
-def test_without_a_terminal_lines_are_plain(tmp_path: Path) -> None:
-    assert type(module.make_display([], RUNS, (), tmp_path)) is Display
 
 
 def test_several_runs_at_a_time() -> None:

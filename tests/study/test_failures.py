@@ -17,7 +17,7 @@ import pytest
 
 from sppo.checkpoint import checkpoints, files
 from sppo.records.parameters import algorithm_settings, defaults
-from sppo.study.execution import Options, execute
+from sppo.study.execution import Options, execute, record_death
 from tests.study.trained_runs import ENGINES, assert_same_run, complete, small_config, start
 
 
@@ -222,25 +222,27 @@ def test_a_directory_of_another_run_is_left_alone(completed: bool, tmp_path: Pat
 
 @pytest.mark.parametrize("header", ["", "{", "[]", '{"config": 3}'])
 @pytest.mark.parametrize("completed", [False, True])
-def test_without_its_configuration_a_run_is_known_by_its_other_files(
-    header: str, completed: bool, tmp_path: Path
-) -> None:
+def test_without_its_configuration_a_run_is_left_alone(header: str, completed: bool, tmp_path: Path) -> None:
     """Another run's weights must not be trained on, and this run's must not be lost."""
     if completed:
-        complete(small_config(), tmp_path / "b")
+        complete(small_config(), tmp_path)
     else:
-        interrupted(small_config(), tmp_path / "b", after=9)
-    (tmp_path / "b" / "config.json").unlink()
+        interrupted(small_config(), tmp_path, after=9)
+    (tmp_path / "config.json").unlink()
     if header:
-        (tmp_path / "b" / "config.json").write_text(header)
-    before = contents(tmp_path / "b")
-    outcome = complete(small_config(clip_range=0.5), tmp_path / "b")
-    assert outcome.status == "failed"
-    assert "config.json" in outcome.message
-    assert contents(tmp_path / "b") == before
-    assert complete(small_config(), tmp_path / "b").status == "completed"
-    complete(small_config(), tmp_path / "a")
-    assert_same_run(tmp_path / "a", tmp_path / "b")
+        (tmp_path / "config.json").write_text(header)
+    before = contents(tmp_path)
+    for config in (small_config(clip_range=0.5), small_config()):
+        outcome = complete(config, tmp_path)
+        assert outcome.status == "failed"
+        assert "config.json is missing or damaged" in outcome.message
+        assert contents(tmp_path) == before
+
+
+def test_a_process_that_died_before_it_wrote_anything_is_tried_again_on_request(tmp_path: Path) -> None:
+    assert record_death(tmp_path, "killed").status == "failed"
+    assert complete(small_config(), tmp_path).message == "killed"
+    assert execute(small_config(), tmp_path, Options(3, retry_failed=True)).status == "completed"
 
 
 def test_files_of_which_nothing_says_whose_they_are_are_left_alone(tmp_path: Path) -> None:

@@ -183,10 +183,10 @@ def test_an_edited_study_file_does_not_overwrite_the_old_one(
     assert len(list((tmp_path / "out" / ".study").glob("study-*.toml"))) == 1
 
 
-def test_a_training_outlives_the_server_that_forked_it(
+def test_a_training_whose_fork_server_is_killed_goes_on(
     study_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Nobody can say any more how the training's process ends; it is still heard, and not called failed."""
+    """Nobody can say any more how the training's process ends: it is ended, and goes on in another one."""
     file, out = study_file(["Slow"], seeds="0:2", steps=1280), tmp_path / "out"
     study = read_plan(file)
     runner = start("study", "run", file, "--out", out, "--jobs", 1)
@@ -200,6 +200,5 @@ def test_a_training_outlives_the_server_that_forked_it(
     assert code == 0, output
     assert "failed" not in output
     assert not list(out.glob("*/failure*.json"))
-    # One event file per attempt: the training was not begun a second time.
-    assert [len(list(path.iterdir())) for path in out.glob("*/tensorboard")] == [1, 1]
+    assert "its process was killed; it goes on" in output
     check_against_this_process(study, out, tmp_path)

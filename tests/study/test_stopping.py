@@ -9,36 +9,21 @@ import pytest
 
 from sppo.study.execution import Options
 from sppo.study.ray_executor import _task
-from sppo.study.stopping import StopFile
 from tests.study.trained_runs import assert_same_run, complete, small_config
-
-
-def test_it_is_seen_once_it_is_there_by_those_who_ask_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(StopFile, "EVERY", 0.0)
-    stop, other = StopFile(tmp_path / "stop-1"), StopFile(tmp_path / "stop-2")
-    assert not stop.requested()
-    stop.path.touch()
-    assert stop.requested()
-    assert not other.requested()
-    stop.path.unlink()
-    assert stop.requested(), "once asked to stop, always asked to stop"
 
 
 def test_a_task_on_another_machine_stops_with_a_checkpoint_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The Ray task itself, without Ray: the file is what tells it to stop, here in the fifth iteration."""
-    monkeypatch.setattr(StopFile, "EVERY", 0.0)
     monkeypatch.setenv("STOP_FILE", str(tmp_path / "stop"))
     config = replace(small_config("tests.study.study_environments:AsksToStop-v0"), n_envs=1)
     assert complete(config, tmp_path / "whole").status == "completed"
     (tmp_path / "stop").unlink()
-    outcome, _ = _task(config.as_dict(), str(tmp_path / "stopped"), Options(100), str(tmp_path / "stop"))
+    outcome, _ = _task(config, str(tmp_path / "stopped"), Options(100), str(tmp_path / "stop"))
     assert (outcome.status, outcome.message) == ("interrupted", "after 160 of 1280 steps")
     assert list((tmp_path / "stopped" / "checkpoints").glob("160_steps.checkpoint"))
     (tmp_path / "stop").unlink()
-    outcome, _ = _task(config.as_dict(), str(tmp_path / "stopped"), Options(100), str(tmp_path / "stop"))
+    outcome, _ = _task(config, str(tmp_path / "stopped"), Options(100), str(tmp_path / "stop"))
     assert outcome.status == "completed"
     assert_same_run(tmp_path / "whole", tmp_path / "stopped")
