@@ -86,9 +86,10 @@ class SafeLoading(OnPolicyAlgorithm):
 
         :raises LoadError: if a file is damaged or its weights do not fit; the model is then as before
         """
-        if not isinstance(load_path_or_dict, dict):
-            load_path_or_dict = fitting_weights(load_path_or_dict, self, exact_match)
-        super().set_parameters(load_path_or_dict, exact_match, device)
+        if isinstance(load_path_or_dict, dict):
+            return super().set_parameters(load_path_or_dict, exact_match, device)
+        with fitting_weights(load_path_or_dict, self) as weights:
+            return super().set_parameters(weights, exact_match, device)
 
     def require_complete(self) -> None:
         """Refuse to train without something that was left out when the model was loaded."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -79,28 +79,27 @@ def resolve(module: str, name: str) -> Any:
     return found
 
 
-def closure(module: str, name: str, variables: tuple[str, ...], values: list[Any]) -> types.FunctionType:
+def closure(module: str, name: str, variables: Mapping[str, object]) -> types.FunctionType:
     """The function inside another one of the program's own, with the file's numbers in its closure.
 
     Its code is the program's; the function around it is not called.
 
     :param name: the qualified name, ``outer.<locals>.inner``
-    :param variables: the names of the closure's variables, as the file has them
-    :param values: their values
+    :param variables: the closure's variables, as the file has them
     :raises NotRestorable: if the program has no such function, or it closes over more than plain values
     """
     outer = _imported(module, name.partition(".<locals>.")[0])
     constants = outer.__code__.co_consts if isinstance(outer, types.FunctionType) else ()
-    codes = [part for part in constants if isinstance(part, types.CodeType) and part.co_qualname == name]
-    if len(codes) != 1 or codes[0].co_freevars != variables or not all(isinstance(v, ATOMS) for v in values):
-        raise NotRestorable(f"{module}.{name} is another function in this program")
-    code = codes[0]
-    if code.co_argcount != 1 or code.co_kwonlyargcount or code.co_flags & 0x2AC:
+    plain = all(isinstance(value, ATOMS) for value in variables.values())
+    for code in constants if plain else ():
+        if not isinstance(code, types.CodeType) or code.co_qualname != name:
+            continue
         # Flags: *args, **kwargs, generators and coroutines.
-        raise NotRestorable(f"{module}.{name} is no function of one argument")
-    return types.FunctionType(
-        code, outer.__globals__, code.co_name, None, tuple(types.CellType(value) for value in values)
-    )
+        unusual = code.co_argcount != 1 or code.co_kwonlyargcount or code.co_flags & 0x2AC
+        if code.co_freevars == tuple(variables) and not unusual:
+            cells = tuple(types.CellType(value) for value in variables.values())
+            return types.FunctionType(code, outer.__globals__, code.co_name, None, cells)
+    raise NotRestorable(f"{module}.{name} is another function in this program")
 
 
 def _imported(module: str, name: str) -> Any:

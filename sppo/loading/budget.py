@@ -7,6 +7,7 @@ between many places is charged as often as it is copied.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,8 @@ NETWORK_FREE_BYTES = 64 * 2**20
 TENSOR_BYTES = 4096
 #: What feature extractors take of memory per number of an observation when they try one out.
 TRIAL_BYTES = 128
-#: What a space's ``repr`` takes per number of its bounds; it shows at most 6 per dimension, of 5.
-TEXT_BYTES = 50
+#: What an instruction of a pickle, or a value made of it, takes of memory.
+BYTES_PER_STEP = 256
 MAX_ROLLOUT_BYTES = 8 * 2**30
 
 
@@ -63,6 +64,11 @@ class Budget:
                 f"reading it would take more than {MAX_STEPS} steps, so it has too many instructions or "
                 "values (if you trust it, load it with trust=True)"
             )
+
+    def step(self, size: int = 0) -> None:
+        """Account for one step that makes a small object, with ``size`` bytes besides."""
+        self.work(1)
+        self.memory(BYTES_PER_STEP + size)
 
 
 class NetworkBudget(TorchDispatchMode):
@@ -95,7 +101,7 @@ class NetworkBudget(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def charge_model(data: dict[str, Any], n_envs: int, budget: Budget) -> None:
+def charge_model(data: Mapping[str, Any], n_envs: int, budget: Budget) -> None:
     """Account for trying out observations and for rollouts, before upstream allocates them.
 
     Arrays of zeros take memory only when training fills them: they have a limit of their own.
@@ -104,11 +110,11 @@ def charge_model(data: dict[str, Any], n_envs: int, budget: Budget) -> None:
     :param n_envs: how many environments it is for
     :param budget: the file's
     """
-    observation, action = data["observation_space"], data["action_space"]
-    policy_class, kwargs = data["policy_class"], data.get("policy_kwargs") or {}
+    observation, action, policy = data["observation_space"], data["action_space"], data["policy_class"]
+    kwargs = data.get("policy_kwargs") or {}
     samples = int(data.get("n_steps", 2048)) * n_envs
     row = _bytes_per_sample(observation) + _bytes_per_sample(action)
-    if isinstance(policy_class, type) and issubclass(policy_class, RecurrentActorCriticPolicy):
+    if isinstance(policy, type) and issubclass(policy, RecurrentActorCriticPolicy):
         sizes = [kwargs.get("lstm_hidden_size", 256), kwargs.get("n_lstm_layers", 1)]
         row += 16 * math.prod(size if isinstance(size, int) else 1 for size in sizes)
     if samples * row > MAX_ROLLOUT_BYTES:
@@ -116,37 +122,15 @@ def charge_model(data: dict[str, Any], n_envs: int, budget: Budget) -> None:
             f"with n_steps={data.get('n_steps')} and {n_envs} environments its rollouts would take "
             f"{samples * row / 2**30:.0f} GiB; if that is right, load it with trust=True"
         )
-    if isinstance(policy_class, type) and issubclass(policy_class, MaskableActorCriticPolicy):
+    budget.memory(TRIAL_BYTES * (spaces.flatdim(observation) + spaces.flatdim(action)))
+    if isinstance(policy, type) and issubclass(policy, MaskableActorCriticPolicy):
         # Masks are not zeros but ones.
-        budget.memory(4 * samples * _choices(action))
-    for part in (*_parts(observation), *_parts(action)):
-        # To be tried out, and to be written out where it differs from an environment's.
-        size = math.prod(part.shape or (1,))
-        budget.memory(TRIAL_BYTES * size + TEXT_BYTES * min(size, 8000))
-
-
-def _parts(space: spaces.Space) -> list[spaces.Space]:
-    """The spaces that a space is composed of, a shared one as often as it occurs."""
-    if isinstance(space, spaces.Dict):
-        return [part for child in space.spaces.values() for part in _parts(child)]
-    return [space]
-
-
-def _choices(space: spaces.Space) -> int:
-    """How many numbers a mask or a one-hot vector has."""
-    total = 0
-    for part in _parts(space):
-        if isinstance(part, spaces.Discrete):
-            total += min(int(part.n), 2**40)
-        elif isinstance(part, spaces.MultiDiscrete):
-            total += int(min(part.nvec.sum(dtype=float), 2.0**40))
-        elif isinstance(part, spaces.MultiBinary):
-            total += 2 * math.prod(part.shape)
-    return total
+        budget.memory(4 * samples * spaces.flatdim(action))
 
 
 def _bytes_per_sample(space: spaces.Space) -> int:
-    arrays = sum(
-        math.prod(part.shape or (1,)) * np.dtype(part.dtype or np.int64).itemsize for part in _parts(space)
-    )
-    return arrays + 4 * _choices(space)
+    if isinstance(space, spaces.Dict):
+        return sum(_bytes_per_sample(part) for part in space.spaces.values())
+    # Of a choice among n, a mask has n numbers.
+    size = space.dtype.itemsize if isinstance(space, spaces.Box) else np.dtype(np.int64).itemsize
+    return int(size * spaces.flatdim(space))

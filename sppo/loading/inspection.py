@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
-from sppo.loading import allowlist, vec_normalize
+from sppo.loading import allowlist, vec_normalize  # noqa: F401 (registers its builders)
 from sppo.loading.budget import Budget
 from sppo.loading.errors import LoadError, NotRestorable, brief, printable, refused
 from sppo.loading.model_file import ModelFile, read_model_file, settable
@@ -23,7 +23,7 @@ _PARTS = {
     for name in ("_builtin_type", "_make_empty_cell", "_make_cell", "_function_setstate", "_class_setstate")
 }
 #: What only makes values: listing it would hide the rest. Spaces hold random generators.
-_HARMLESS = {*BUILDERS, *vec_normalize.BUILDERS, "numpy.ndarray", "builtins.float"} - _BY_VALUE.keys()
+_HARMLESS = {*BUILDERS, "numpy.ndarray", "builtins.float"} - _BY_VALUE.keys()
 _HARMLESS |= {f"numpy.random._pickle.__{name}_ctor" for name in ("bit_generator", "generator")}
 _HARMLESS |= {f"numpy.random._pcg64.{name}" for name in ("PCG64", "PCG64DXSM")}
 _HARMLESS |= {f"numpy.random.bit_generator.{n}" for n in ("SeedSequence", "__pyx_unpickle_SeedSequence")}
@@ -86,7 +86,7 @@ def _pickle_report(raw: bytes, label: str) -> tuple[list[str], bool]:
         tree = parse(raw, Budget(len(raw)))
     calls = [f"  {call}" for call in suspicious(tree)]
     try:
-        restored = Rebuilder(tree, vec_normalize.BUILDERS).root()
+        restored = Rebuilder(tree).root()
     except NotRestorable as reason:
         return [f"{label}: a pickle that is not restored: {reason}", *_verdict(calls, True)], False
     lines = [f"{label}: a pickled {type(restored).__name__}", "", "attributes"]

@@ -1,62 +1,71 @@
-"""Makes objects of a parsed pickle: plain containers, and the calls for which there is a builder here.
+"""Makes objects of a parsed pickle: plain containers, and the calls for which there is a builder.
 
 A builder is a function of ours that reads the arguments of one known call and makes the object from
 checked values. No function, constructor or ``__setstate__`` that the file names is called with what the
-file says; a call without a builder is not restored.
+file says; a call without a builder is not restored. This module has the builders of containers, NumPy's
+arrays and gymnasium's spaces.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 import pathlib
+import re
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
 
-from sppo.loading import allowlist, arrays, schedules
-from sppo.loading import spaces as space_builders
-from sppo.loading.errors import LoadError, NotRestorable
-from sppo.loading.pickletree import (
-    ATOMS,
-    Call,
-    Global,
-    Node,
-    Pairs,
-    Persistent,
-    Tree,
-    charge_expanded,
-)
+from sppo.loading import allowlist
+from sppo.loading.errors import LoadError, NotRestorable, brief
+from sppo.loading.pickletree import ATOMS, Call, Global, Node, Pairs, Tree
 
-Builder = Callable[["Rebuilder", Call], Any]
-MAX_DEPTH = 60
+Builder = Callable[["Rebuilder", Call], object]
+#: by the name of the function or class that the file would call
+BUILDERS: dict[str, Builder] = {}
+
+_MAX_DEPTH = 60
 #: Longer ones cannot even be printed.
-MAX_BITS = 4096
+_MAX_BITS = 4096
 #: What an object of a known class takes, apart from its arrays.
-OBJECT_BYTES = 1024
+_OBJECT_BYTES = 1024
+_MAX_ARRAY_DIMENSIONS = 32
+#: A space may claim to be large without holding an array of its size.
+_MAX_CHOICES = 2**24
+#: Arrays of more dimensions are printed in full, however large they are.
+_MAX_SPACE_DIMENSIONS = 5
+#: What a space makes of each element of its bounds: copies, masks, texts.
+_BYTES_PER_ELEMENT = 64
+#: Random generators of spaces start anew: nothing in training draws from them.
+_GENERATORS = ("_np_random", "np_random")
+_NUMERIC = re.compile(r"[<>|=]?([biufc])([0-9]{1,2})")
+
+
+def builds(*names: str) -> Callable[[Builder], Builder]:
+    """Makes a function the builder for what these names call."""
+
+    def register(builder: Builder) -> Builder:
+        BUILDERS.update(dict.fromkeys(names, builder))
+        return builder
+
+    return register
 
 
 class Rebuilder:
-    """Turns the nodes of one tree into objects; a node that occurs twice becomes one object.
+    """Turns the nodes of one tree into objects; one that occurs twice is made, and paid for, twice.
 
     :param tree: a parsed pickle
-    :param builders: more builders, by the name of the function or class that the file would call
-    :param persistent: what to make of a reference to data outside the pickle
+    :param builders: more builders
     """
 
-    def __init__(
-        self,
-        tree: Tree,
-        builders: Mapping[str, Builder] | None = None,
-        persistent: Callable[[Node], Any] | None = None,
-    ) -> None:
-        charge_expanded(tree.root, tree.budget)
-        self.tree = tree
+    def __init__(self, tree: Tree, builders: Mapping[str, Builder] | None = None) -> None:
         self.budget = tree.budget
         self.setters = setters(tree)
+        self._root = tree.root
         self._builders = {**BUILDERS, **(builders or {})}
-        self._persistent = persistent
-        self._memo: dict[int, Any] = {}
         self._depth = 0
 
     def root(self) -> Any:
@@ -64,57 +73,40 @@ class Rebuilder:
 
         :raises NotRestorable: if any part of it would need the file's code
         """
-        value = self.value(self.tree.root)
-        # cloudpickle completes its functions and classes by calls whose results nobody uses.
-        stray = self.tree.stray_calls(
-            [call for call in self.tree.calls if called(call).startswith("cloudpickle.")]
-        )
-        if stray:
-            raise NotRestorable(f"it calls {stray[0]} for its side effects")
-        return value
+        return self.value(self._root)
 
     def value(self, node: Node) -> Any:
         """The object that ``node`` stands for."""
+        self.budget.step(len(node) if isinstance(node, (str, bytes)) else 0)
+        if isinstance(node, int) and node.bit_length() > _MAX_BITS:
+            raise NotRestorable(f"it holds an integer of more than {_MAX_BITS} bits")
         if isinstance(node, ATOMS):
-            if isinstance(node, int) and node.bit_length() > MAX_BITS:
-                raise NotRestorable(f"it holds an integer of more than {MAX_BITS} bits")
             return node
-        if id(node) in self._memo:
-            return self._memo[id(node)]
-        if self._depth >= MAX_DEPTH:
-            raise NotRestorable(f"it is nested more than {MAX_DEPTH} deep")
+        if self._depth >= _MAX_DEPTH:
+            raise NotRestorable(f"it is nested more than {_MAX_DEPTH} deep")
         self._depth += 1
         try:
-            made = self._make(node)
+            match node:
+                case list() | tuple():
+                    return type(node)([self.value(item) for item in node])
+                case Pairs(pairs):
+                    return self.mapping(pairs)
+                case Global(module, name):
+                    return allowlist.resolve(module, name)
+                case Call(Global() as function):
+                    return self._made(node, function)
+            raise NotRestorable(f"it calls the result of {node}")
         finally:
             self._depth -= 1
-        self._memo[id(node)] = made
-        return made
 
-    def _make(self, node: Node) -> Any:
-        if isinstance(node, (list, tuple)):
-            return type(node)(self.value(item) for item in node)
-        if isinstance(node, Pairs):
-            return self.mapping(node.pairs)
-        if isinstance(node, Global):
-            return allowlist.resolve(node.module, node.name)
-        if isinstance(node, Persistent) and self._persistent is not None:
-            return self._persistent(node.payload)
-        if isinstance(node, Call):
-            return self._made_by(node)
-        raise NotRestorable(f"it holds an unexpected {type(node).__name__}")
-
-    def _made_by(self, call: Call) -> Any:
-        if not isinstance(call.function, Global):
-            raise NotRestorable(f"it calls the result of {call}")
-        name = canonical(call.function)
-        builder = self._builders.get(name)
+    def _made(self, call: Call, function: Global) -> object:
+        builder = self._builders.get(canonical(function))
         if builder is None:
-            cls = allowlist.resolve(call.function.module, call.function.name)
+            cls = allowlist.resolve(function.module, function.name)
             if not isinstance(cls, type) or not issubclass(cls, spaces.Space):
                 raise NotRestorable(f"it holds an object of {call}, of which only the class can be restored")
-            builder = space_builders.of_class(cls)
-        self.budget.memory(OBJECT_BYTES)
+            builder = functools.partial(_space, cls)
+        self.budget.memory(_OBJECT_BYTES)
         try:
             return builder(self, call)
         except (NotRestorable, LoadError):
@@ -124,16 +116,13 @@ class Rebuilder:
             # senseless ones with exceptions of many kinds.
             raise NotRestorable(f"{call} got senseless values ({error})") from error
 
-    def mapping(self, pairs: list[tuple[Node, Node]]) -> dict[Any, Any]:
-        """A dictionary whose keys are atoms or short tuples of them."""
-        return {self.key(key): self.value(item) for key, item in pairs}
-
-    def key(self, node: Node) -> Any:
-        """A dictionary's key, which must be cheap to hash."""
-        flat = isinstance(node, tuple) and len(node) <= 16 and all(isinstance(part, ATOMS) for part in node)
-        if not isinstance(node, ATOMS) and not flat:
-            raise NotRestorable("it has a dictionary key that is no plain value")
-        return node
+    def mapping(self, pairs: Sequence[tuple[Node, Node]]) -> dict[Any, Any]:
+        """A dictionary whose keys are cheap to hash: atoms or short tuples of them."""
+        for key, _ in pairs:
+            parts = key if isinstance(key, tuple) and len(key) <= 16 else [key]
+            if not all(isinstance(part, ATOMS) for part in parts):
+                raise NotRestorable("it has a dictionary key that is no plain value")
+        return {self.value(key): self.value(item) for key, item in pairs}
 
     def arguments(self, call: Call, *counts: int) -> list[Any]:
         """The values of the positional arguments, of which there must be one of ``counts``."""
@@ -141,19 +130,19 @@ class Rebuilder:
             raise NotRestorable(f"{call} got unexpected arguments")
         return [self.value(arg) for arg in call.args]
 
-    def state_node(self, call: Call) -> Node:
+    def state(self, call: Call) -> Any:
         """What the object's state is set to; ``None`` if it is not."""
         if len(call.states) > 1 or call.items or call.pairs:
             raise NotRestorable(f"{call} is changed in an unexpected way")
-        return call.states[0] if call.states else None
+        return self.value(call.states[0]) if call.states else None
 
-    def attributes(self, call: Call) -> dict[str, Node]:
-        """The attributes of an object made without arguments, as nodes by name."""
+    def attributes(self, call: Call) -> dict[str, Any]:
+        """The attributes of an object made without arguments, but for random generators."""
         self.arguments(call, 0)
-        state = self.state_node(call)
-        if not isinstance(state, Pairs) or not all(isinstance(key, str) for key, _ in state.pairs):
-            raise NotRestorable(f"{call} has an unexpected state")
-        return dict(state.pairs)
+        match call:
+            case Call(states=[Pairs(pairs)], items=[], pairs=[]):
+                return self.mapping([pair for pair in pairs if pair[0] not in _GENERATORS])
+        raise NotRestorable(f"{call} has an unexpected state")
 
 
 def canonical(name: Global) -> str:
@@ -184,38 +173,35 @@ def called(call: Call) -> str:
     return canonical(call.function) if isinstance(call.function, Global) else ""
 
 
-def _ordered_dict(rebuilder: Rebuilder, call: Call) -> OrderedDict[Any, Any]:
+@builds("collections.OrderedDict")
+def _ordered_dict(rebuilder: Rebuilder, call: Call) -> OrderedDict[object, object]:
     rebuilder.arguments(call, 0)
     made = OrderedDict(rebuilder.mapping(call.pairs))
-    if call.items or len(call.states) > 1:
-        raise NotRestorable("an OrderedDict is changed in an unexpected way")
-    if call.states:
-        # torch writes the version of each layer beside a state_dict.
-        state = rebuilder.value(call.states[0])
-        if set(state) != {"_metadata"} or not isinstance(state["_metadata"], dict):
-            raise NotRestorable("an OrderedDict has unexpected attributes")
-        made._metadata = state["_metadata"]  # type: ignore[attr-defined]
+    match call.states:
+        case [Pairs([("_metadata", Pairs() as versions)])]:
+            # torch writes the version of each layer beside a state_dict.
+            found = rebuilder.value(versions)
+            made._metadata = {key: part for key, part in found.items() if isinstance(part, dict)}  # type: ignore[attr-defined]
     return made
 
 
-def _deque(rebuilder: Rebuilder, call: Call) -> deque[Any]:
-    arguments = rebuilder.arguments(call, 0, 1, 2)
-    if call.pairs or any(state is not None for state in call.states):
-        raise NotRestorable("a deque is changed in an unexpected way")
-    made: deque[Any] = deque(*arguments)
-    made.extend(rebuilder.value(item) for item in call.items)
-    return made
+@builds("collections.deque")
+def _deque(rebuilder: Rebuilder, call: Call) -> deque[object]:
+    first, *length = rebuilder.arguments(call, 0, 1, 2) or [()]
+    if first:
+        raise NotRestorable("a deque is written in an unexpected way")
+    return deque([rebuilder.value(item) for item in call.items], *length)
 
 
+@builds(*(f"pathlib.{module}{kind}Path" for module in ("", "_local.") for kind in ("Posix", "Windows")))
 def _path(rebuilder: Rebuilder, call: Call) -> pathlib.Path:
     parts = rebuilder.arguments(call, *range(64))
-    if not all(isinstance(part, str) for part in parts):
-        raise NotRestorable("a path with parts that are no text")
-    rebuilder.budget.memory(4 * sum(len(part) for part in parts))
+    rebuilder.budget.memory(16 * sum(len(part) for part in parts))
     return pathlib.Path(*parts)
 
 
-def _by_value_class(rebuilder: Rebuilder, call: Call) -> type:
+@builds("cloudpickle._make_skeleton_class")
+def _by_value_class(rebuilder: Rebuilder, call: Call) -> object:
     """A class that cloudpickle wrote with its code: the program's own class of that name, if it has one."""
     match call.args:
         case (_, str(name), _, Pairs(members), *_):
@@ -230,15 +216,129 @@ def _by_value_class(rebuilder: Rebuilder, call: Call) -> type:
         raise NotRestorable(f"the code of {module}.{name} is in the file, and is not run; {reason}") from None
 
 
-BUILDERS: dict[str, Builder] = {
-    **arrays.BUILDERS,
-    **space_builders.BUILDERS,
-    **schedules.BUILDERS,
-    "collections.OrderedDict": _ordered_dict,
-    "collections.deque": _deque,
-    "pathlib.PosixPath": _path,
-    "pathlib.WindowsPath": _path,
-    "pathlib._local.PosixPath": _path,
-    "pathlib._local.WindowsPath": _path,
-    "cloudpickle._make_skeleton_class": _by_value_class,
+@builds("numpy.dtype")
+def _dtype(rebuilder: Rebuilder, call: Call) -> np.dtype:
+    """A numeric data type: no objects, whose bytes would be pointers, and no structures."""
+    code, *_ = rebuilder.arguments(call, 1, 2, 3)
+    if not isinstance(code, str) or not _NUMERIC.fullmatch(code):
+        raise NotRestorable(f"it holds an array of {brief(code, 40)}, which are no numbers")
+    match rebuilder.state(call):
+        case None:
+            return np.dtype(code)
+        case (_, "<" | ">" | "|" | "=" as order, None, None, None, *_):
+            return np.dtype(code).newbyteorder(order)
+    raise NotRestorable("it holds an array with a structured data type")
+
+
+def _array(rebuilder: Rebuilder, raw: object, dtype: object, shape: object, order: object) -> np.ndarray:
+    """A new array with the contents ``raw``, which must be as long as dtype and shape say."""
+    if not isinstance(raw, bytes) or not isinstance(dtype, np.dtype) or order not in ("C", "F"):
+        raise NotRestorable("it holds a malformed array")
+    sizes = shape if isinstance(shape, tuple) and len(shape) <= _MAX_ARRAY_DIMENSIONS else (None,)
+    if not all(type(length) is int and 0 <= length < 2**31 for length in sizes):
+        raise NotRestorable("it holds an array with a malformed shape")
+    if math.prod(sizes) * dtype.itemsize != len(raw):
+        raise NotRestorable(f"it holds an array of shape {shape} with {len(raw)} bytes")
+    rebuilder.budget.memory(len(raw))
+    # Any other byte than 0 and 1 would make a truth value that NumPy does not expect.
+    flat = np.frombuffer(raw, np.uint8) != 0 if dtype.kind == "b" else np.frombuffer(raw, dtype)
+    return np.array(flat.reshape(sizes, order=order), order=order)
+
+
+@builds("numpy._core.numeric._frombuffer")
+def _from_buffer(rebuilder: Rebuilder, call: Call) -> np.ndarray:
+    raw, dtype, shape, order, *axes = rebuilder.arguments(call, 4, 5)
+    if order != "K":
+        return _array(rebuilder, raw, dtype, shape, order)
+    # NumPy 2.3 writes transposed arrays as they lie in memory, with the order of their axes.
+    return _array(rebuilder, raw, dtype, shape, "C").transpose(*axes)
+
+
+@builds("numpy._core.multiarray._reconstruct")
+def _reconstruct(rebuilder: Rebuilder, call: Call) -> np.ndarray:
+    match call.args, rebuilder.state(call):
+        case (Global("numpy", "ndarray"), *_), (_, shape, dtype, fortran, raw):
+            return _array(rebuilder, raw, dtype, shape, "F" if fortran else "C")
+    raise NotRestorable("it holds an array of an unexpected class")
+
+
+@builds("numpy._core.multiarray.scalar")
+def _scalar(rebuilder: Rebuilder, call: Call) -> object:
+    dtype, raw = rebuilder.arguments(call, 2)
+    return _array(rebuilder, raw, dtype, (), "C")[()]
+
+
+def _choices(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or abs(int(value)) > _MAX_CHOICES:
+        raise NotRestorable(f"a space has a size that is no integer, or more than {_MAX_CHOICES}")
+    return int(value)
+
+
+def _box(state: Mapping[str, Any]) -> spaces.Box:
+    low, high, dtype = state["low"], state["high"], state["dtype"]
+    if not low.shape == high.shape == state.get("_shape", state.get("shape")):
+        raise NotRestorable("a Box has bounds of another shape than its own")
+    return spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype.type)
+
+
+def _discrete(state: Mapping[str, Any]) -> spaces.Discrete:
+    dtype = state.get("dtype")
+    kind = dtype.type if isinstance(dtype, np.dtype) and dtype.kind in "iu" else np.int64
+    return spaces.Discrete(_choices(state["n"]), start=_choices(state.get("start", 0)), dtype=kind)
+
+
+def _multi_discrete(state: Mapping[str, Any]) -> spaces.MultiDiscrete:
+    nvec = state["nvec"]
+    if nvec.dtype.kind not in "iu" or nvec.max(initial=0) > _MAX_CHOICES:
+        raise NotRestorable("a MultiDiscrete has malformed sizes")
+    return spaces.MultiDiscrete(nvec, dtype=nvec.dtype.type, start=state.get("start"))
+
+
+def _multi_binary(state: Mapping[str, Any]) -> spaces.MultiBinary:
+    n = state["n"]
+    sizes = [_choices(size) for size in (n if isinstance(n, (tuple, list, np.ndarray)) else [n])]
+    _choices(math.prod(sizes))
+    return spaces.MultiBinary(sizes if isinstance(n, (tuple, list, np.ndarray)) else sizes[0])
+
+
+def _dict(state: Mapping[str, Any]) -> spaces.Dict:
+    # An OrderedDict keeps the order of the file.
+    made = spaces.Dict(OrderedDict(state["spaces"]))
+    made.sort_keys = bool(state.get("sort_keys", True))
+    return made
+
+
+_BY_STATE: dict[type[spaces.Space], Callable[[Mapping[str, Any]], spaces.Space]] = {
+    spaces.Box: _box,
+    spaces.Discrete: _discrete,
+    spaces.MultiDiscrete: _multi_discrete,
+    spaces.MultiBinary: _multi_binary,
+    spaces.Dict: _dict,
 }
+
+
+def _space(cls: type[spaces.Space], rebuilder: Rebuilder, call: Call) -> spaces.Space:
+    """A space of one of gymnasium's classes (``gym``'s become these), or one that the user derived from it.
+
+    What gymnasium's class knows is rebuilt by its constructor; attributes of the user's own are set, and
+    no method of the user's is called. Only what Stable-Baselines3's policies take: no tuples, texts, graphs.
+    """
+    base = next((ancestor for ancestor in cls.__mro__ if ancestor in _BY_STATE), None)
+    if base is None:
+        raise NotRestorable(f"{cls.__module__}.{cls.__qualname__} derives from no space that can be restored")
+    state = rebuilder.attributes(call)
+    for array in (value for value in state.values() if isinstance(value, np.ndarray)):
+        if array.ndim > _MAX_SPACE_DIMENSIONS:
+            raise NotRestorable(f"a space has more than {_MAX_SPACE_DIMENSIONS} dimensions")
+        rebuilder.budget.memory(_BYTES_PER_ELEMENT * array.size)
+        rebuilder.budget.work(min(array.size, 8000) // 20)
+    known = _BY_STATE[base](state)
+    if cls is base:
+        return known
+    made = object.__new__(cls)
+    own = {name: value for name, value in state.items() if name != "_shape" and not hasattr(cls, name)}
+    made.__dict__.update(own | known.__dict__)
+    return made
+
+
+BUILDERS |= {f"{cls.__module__}.{cls.__qualname__}": functools.partial(_space, cls) for cls in _BY_STATE}

@@ -7,6 +7,8 @@ custom object: it builds the model as always and finds nothing to unpickle.
 
 from __future__ import annotations
 
+import copy
+import functools
 import io
 import json
 import pathlib
@@ -20,7 +22,7 @@ import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sppo.loading.budget import NetworkBudget, charge_model
-from sppo.loading.errors import LoadError, NotRestorable, brief, printable, refused
+from sppo.loading.errors import NotRestorable, printable, refused
 from sppo.loading.model_file import (
     RUN_STATE,
     TRAINING_KWARGS,
@@ -127,70 +129,42 @@ def checked(
             yield ready
 
 
-def fitting_weights(path: Path, model: BaseAlgorithm, exact_match: bool) -> dict[str, Any]:
-    """The weights and optimizer state of a file, for ``set_parameters`` of ``model``; all of them fit."""
+@contextmanager
+def fitting_weights(path: Path, model: BaseAlgorithm) -> Iterator[dict[str, Any]]:
+    """The weights of a file; upstream's ``set_parameters`` is to be called inside.
+
+    :raises LoadError: if the file is damaged or its weights do not fit; the model is then as before
+    """
     raw, label = read_bytes(path, "zip")
+    before = copy.deepcopy(model.get_parameters())
     with refused(label):
         found = read_model_file(raw, {}, with_data=False)
-        _check_weights(found, model, exact_match)
-    return found.weights
-
-
-def _check_weights(found: ModelFile, model: Any, exact_match: bool) -> None:
-    """Refuse weights that do not fit a model, before any of them is changed.
-
-    :param exact_match: whether all of the model's weights must be there, and no others
-    :raises LoadError: naming the first that does not fit
-    """
-    expected = set(model._get_torch_save_params()[0])
-    if set(found.weights) - expected or (exact_match and set(found.weights) != expected):
-        raise LoadError(
-            f"Names of parameters do not match agents' parameters: expected {', '.join(sorted(expected))}, "
-            f"got {brief(sorted(found.weights), 300)}"
-        )
-    for name, values in found.weights.items():
-        target = model
-        for part in name.split("."):
-            target = getattr(target, part)
-        with refused(name):
+        for name, values in found.weights.items():
+            if name not in before:
+                raise NotRestorable(f"this model has no {name}")
+            target = functools.reduce(getattr, name.split("."), model)
             if isinstance(target, th.optim.Optimizer):
                 _check_optimizer(target, values)
-            else:
-                _check_module(target.state_dict(), values, exact_match)
-
-
-def _check_module(current: dict[str, Any], values: dict[str, Any], exact_match: bool) -> None:
-    different = set(current) ^ set(values)
-    if exact_match and different:
-        raise NotRestorable(
-            f"it has other weights than this model: {brief(sorted(map(str, different)), 200)}"
-        )
-    for key in set(current) & set(values):
-        mine, new = current[key], values[key]
-        if not isinstance(new, th.Tensor) or new.shape != mine.shape or new.is_complex() != mine.is_complex():
-            shape = tuple(new.shape) if isinstance(new, th.Tensor) else type(new).__name__
-            raise NotRestorable(f"{key} is {shape} there and {tuple(mine.shape)} in this model")
+        try:
+            yield found.weights
+        except Exception:
+            model.set_parameters(before)  # type: ignore[arg-type]
+            raise
 
 
 def _check_optimizer(optimizer: th.optim.Optimizer, values: dict[str, Any]) -> None:
-    """The same groups of as many parameters, settings of the same kinds, and no state larger than those."""
-    if set(values) != {"state", "param_groups"}:
-        raise NotRestorable("it is no state of an optimizer")
-    sizes = [parameter.numel() for group in optimizer.param_groups for parameter in group["params"]]
-    groups = values["param_groups"]
-    if [len(group["params"]) for group in groups] != [len(g["params"]) for g in optimizer.param_groups]:
-        raise NotRestorable("it has other parameters than this model's optimizer")
-    if [index for group in groups for index in group["params"]] != list(range(len(sizes))):
-        raise NotRestorable("its parameters are not numbered")
-    for group, mine in zip(groups, optimizer.param_groups, strict=True):
-        for key, value in group.items():
-            check_plain(value, th.Tensor)
-            if isinstance(mine.get(key), (int, float)) and not isinstance(value, (int, float, th.Tensor)):
-                raise NotRestorable(f"its {brief(key, 40)} is no number")
+    """What upstream's loader takes unseen: settings of other kinds, and state larger than the weights."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    sizes = {index: max(parameter.numel(), 1) for index, parameter in enumerate(parameters)}
+    for group, mine in zip(values["param_groups"], optimizer.state_dict()["param_groups"], strict=True):
+        check_plain(group, th.Tensor)
+        numbers = [group.get(key, number) for key, number in mine.items() if isinstance(number, (int, float))]
+        if group["params"] != mine["params"] or not all(
+            isinstance(n, (int, float, th.Tensor)) for n in numbers
+        ):
+            raise NotRestorable("it has other parameters than this model's optimizer")
     for index, state in values["state"].items():
-        if index not in range(len(sizes)):
-            raise NotRestorable("it has the state of parameters that are not there")
-        for key, value in state.items():
-            check_plain(value, th.Tensor)
-            if isinstance(value, th.Tensor) and value.numel() > max(sizes[index], 1):
-                raise NotRestorable(f"its {brief(key, 40)} is larger than the weights it is for")
+        check_plain(state, th.Tensor)
+        largest = sizes[index]
+        if any(th.is_tensor(part) and part.numel() > largest for part in state.values()):
+            raise NotRestorable("its state is larger than the weights it is for")

@@ -11,19 +11,17 @@ from __future__ import annotations
 import dis
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule
 
 from sppo.loading import allowlist
 from sppo.loading.errors import NotRestorable
-from sppo.loading.pickletree import Call, Global, Node, Pairs
-
-if TYPE_CHECKING:
-    from sppo.loading.rebuild import Rebuilder
+from sppo.loading.pickletree import Call, Global, Pairs
+from sppo.loading.rebuild import Rebuilder, builds
 
 SCHEDULE_KEYS = ("learning_rate", "clip_range", "clip_range_vf", "eta")
 
@@ -100,7 +98,7 @@ _PURE = frozenset(
 _EFFECTS = ("STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "STORE_SUBSCR", "DELETE_", "IMPORT_", "YIELD")
 
 
-def stored(schedule: Any) -> dict[str, Any] | None:
+def stored(schedule: object) -> dict[str, object] | None:
     """A function that is constant or linear, as data; ``None`` for anything else.
 
     Nothing is called whose code does more than arithmetic.
@@ -141,79 +139,65 @@ def _is_pure(function: types.FunctionType) -> bool:
 SCHEDULES = (FloatSchedule, ConstantSchedule, LinearSchedule, LeftOut, StoredSchedule, types.FunctionType)
 
 
-def number(value: Any) -> float:
+def number(value: object) -> float:
     """``value`` as a float, if it is a number."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise NotRestorable("a schedule has a parameter that is no number")
+    if math.isnan(value):
+        raise NotRestorable("a schedule has a parameter that is not a number")
     return float(value)
 
 
-def _wrapped(inner: Any) -> FloatSchedule:
-    return FloatSchedule(inner if isinstance(inner, SCHEDULES) else number(inner))
-
-
-def _from(*names: str, make: Callable[..., Any], check: Callable[[Any], Any] = number) -> Any:
-    """A builder that makes a schedule of those attributes of an object in a file."""
-
-    def build(rebuilder: Rebuilder, call: Call) -> Any:
-        nodes = rebuilder.attributes(call)
-        return make(*(check(rebuilder.value(nodes[name])) for name in names))
-
-    return build
-
-
 _SB3 = "stable_baselines3.common.utils"
-#: (module, name, variables of the closure) -> the schedule that such a function computes
-_CLOSURES: dict[tuple[Any, Any, Any], Callable[..., Any]] = {
-    (_SB3, "constant_fn.<locals>.func", ("val",)): lambda val: ConstantSchedule(number(val)),
-    (_SB3, "get_linear_fn.<locals>.func", ("end", "end_fraction", "start")): lambda end, fraction, start: (
-        LinearSchedule(number(start), number(end), number(fraction))
-    ),
-    (_SB3, "get_schedule_fn.<locals>.<lambda>", ("value_schedule",)): _wrapped,
-}
+#: What upstream's functions returned up to 2.6, in place of the classes of today.
+_CLOSURES = ("constant_fn.<locals>.func", "get_linear_fn.<locals>.func", "get_schedule_fn.<locals>.<lambda>")
 
 
-def _function(rebuilder: Rebuilder, call: Call) -> Any:
+def _upstream(parts: Mapping[str, object]) -> Schedule:
+    """A schedule of Stable-Baselines3, from the attributes of an object or the variables of a closure."""
+    match parts:
+        case {"value_schedule": inner}:
+            return FloatSchedule(inner if isinstance(inner, SCHEDULES) else number(inner))
+        case {"val": value}:
+            return ConstantSchedule(number(value))
+        case {"start": start, "end": end, "end_fraction": fraction}:
+            return LinearSchedule(number(start), number(end), number(fraction))
+    raise NotRestorable("a schedule is written in an unexpected way")
+
+
+@builds(*(f"{_SB3}.{kind}Schedule" for kind in ("Float", "Constant", "Linear")))
+def _schedule(rebuilder: Rebuilder, call: Call) -> Schedule:
+    return _upstream(rebuilder.attributes(call))
+
+
+@builds(f"{__name__}.StoredSchedule")
+def _stored(rebuilder: Rebuilder, call: Call) -> StoredSchedule:
+    return StoredSchedule(**rebuilder.attributes(call))
+
+
+@builds("cloudpickle._make_function")
+def _function(rebuilder: Rebuilder, call: Call) -> Schedule:
     """A function that cloudpickle wrote with its code: one of :data:`_CLOSURES`, or of the program itself."""
-    match rebuilder.setters.get(id(call)):
-        # What cloudpickle sets on a function after making it.
-        case (_, Pairs(pairs)):
+    match rebuilder.setters.get(id(call)), call.args:
+        # What cloudpickle sets on a function after making it; the code is made by a call whose last
+        # arguments are the names of variables.
+        case (_, Pairs(pairs)), (Call(args=(*_, tuple(variables), _)), *_):
             slots = {key: item for key, item in pairs if isinstance(key, str)}
         case _:
-            slots = {}
-    match slots.get("__module__"), slots.get("__qualname__"), slots.get("__closure__") or (), call.args:
-        # The code is made by a call whose last arguments are the names of variables.
-        case str(module), str(name), tuple(cells), (Call(args=(*_, tuple(variables), _)), *_):
-            values = [_cell(rebuilder, cell) for cell in cells]
-        case _:
-            raise NotRestorable("a function comes with its code, which is not run")
-    if len(values) != len(variables) or not all(isinstance(variable, str) for variable in variables):
-        raise NotRestorable(f"the function {module}.{name} is written in an unexpected way")
-    if any(isinstance(value, float) and math.isnan(value) for value in values):
-        raise NotRestorable(f"the function {module}.{name} has a parameter that is no number")
-    if (module, name, variables) in _CLOSURES:
-        return _CLOSURES[module, name, variables](*values)
+            slots, variables = {}, ()
+    module, name, cells = slots.get("__module__"), slots.get("__qualname__"), slots.get("__closure__") or ()
+    if not isinstance(module, str) or not isinstance(name, str) or not isinstance(cells, tuple):
+        raise NotRestorable("a function comes with its code, which is not run")
+    values = {}
+    for variable, cell in zip(variables, cells, strict=True):
+        match variable, cell:
+            case str(), Call(Global(name="_make_cell")):
+                values[variable] = rebuilder.arguments(cell, 1)[0]
+            case _:
+                raise NotRestorable(f"the function {module}.{name} is written in an unexpected way")
+    if module == _SB3 and name in _CLOSURES:
+        return _upstream(values)
     try:
-        if variables:
-            return allowlist.closure(module, name, variables, values)
-        return allowlist.resolve(module, name)
+        return allowlist.closure(module, name, values) if values else allowlist.resolve(module, name)
     except NotRestorable:
         raise NotRestorable(f"the function {module}.{name} comes with its code, which is not run") from None
-
-
-def _cell(rebuilder: Rebuilder, cell: Node) -> Any:
-    match cell:
-        case Call(Global(name="_make_cell")):
-            return rebuilder.arguments(cell, 1)[0]
-    raise NotRestorable("a function is written in an unexpected way")
-
-
-BUILDERS = {
-    f"{_SB3}.FloatSchedule": _from("value_schedule", make=_wrapped, check=lambda value: value),
-    f"{_SB3}.ConstantSchedule": _from("val", make=ConstantSchedule),
-    f"{_SB3}.LinearSchedule": _from("start", "end", "end_fraction", make=LinearSchedule),
-    f"{__name__}.StoredSchedule": _from(
-        "form", "start", "end", "slope", make=StoredSchedule, check=lambda value: value
-    ),
-    "cloudpickle._make_function": _function,
-}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch as th
@@ -18,8 +17,8 @@ import torch as th
 from sppo.loading.archive import Archive
 from sppo.loading.budget import Budget
 from sppo.loading.errors import LoadError, NotRestorable
-from sppo.loading.pickletree import Call, Global, Node, parse
-from sppo.loading.rebuild import Rebuilder
+from sppo.loading.pickletree import Call, Global, parse
+from sppo.loading.rebuild import Rebuilder, builds
 
 _STORAGES = {
     "DoubleStorage": th.float64,
@@ -38,7 +37,7 @@ _STORAGES = {
 _MAX_DIMENSIONS = 16
 
 
-def read_tensors(data: bytes, budget: Budget) -> tuple[Any, int]:
+def read_tensors(data: bytes, budget: Budget) -> tuple[object, int]:
     """The object that ``torch.save`` wrote, and how many bytes its numbers have.
 
     Tensors are on the CPU, in dictionaries, lists and tuples.
@@ -59,10 +58,10 @@ def read_tensors(data: bytes, budget: Budget) -> tuple[Any, int]:
         raise LoadError("its numbers are not little-endian")
     storages: dict[str, th.Tensor] = {}
 
-    def storage(payload: Node) -> th.Tensor:
+    def storage(_: Rebuilder, call: Call) -> th.Tensor:
         """The flat tensor behind ``("storage", type, key, location, count)``; the location is ignored."""
-        match payload:
-            case ("storage", Global("torch", kind), str(key), _, count) if kind in _STORAGES:
+        match call.args:
+            case (("storage", Global("torch", kind), str(key), _, count),) if kind in _STORAGES:
                 dtype, member = _STORAGES[kind], f"{prefix}data/{key}"
             case _:
                 raise NotRestorable("it has tensors of an unexpected kind")
@@ -77,14 +76,14 @@ def read_tensors(data: bytes, budget: Budget) -> tuple[Any, int]:
             raise NotRestorable(f"a tensor does not have the {len(found)} numbers that are there")
         return found
 
-    values = Rebuilder(parse(archive.read(pickles[0]), budget, True), _BUILDERS, storage).root()
+    values = Rebuilder(parse(archive.read(pickles[0]), budget), {".persistent": storage}).root()
     for tensor in tensors_in(values):
         # An optimizer copies each tensor of its state into the type of the weights, shared or not.
         budget.memory(8 * tensor.numel())
     return values, sum(numbers.nbytes for numbers in storages.values())
 
 
-def tensors_in(value: Any) -> Iterator[th.Tensor]:
+def tensors_in(value: object) -> Iterator[th.Tensor]:
     """Every tensor in containers, as often as it occurs."""
     if isinstance(value, th.Tensor):
         yield value
@@ -102,16 +101,16 @@ def _flat_tensor(raw: bytes, dtype: th.dtype) -> th.Tensor:
     return th.frombuffer(bytearray(raw), dtype=dtype)
 
 
-def _sizes(value: Any) -> tuple[int, ...]:
-    valid = isinstance(value, tuple) and len(value) <= _MAX_DIMENSIONS
-    if not valid or not all(type(length) is int and 0 <= length < 2**40 for length in value):
+def _sizes(value: object) -> tuple[int, ...]:
+    sizes = value if isinstance(value, tuple) and len(value) <= _MAX_DIMENSIONS else (None,)
+    if not all(type(length) is int and 0 <= length < 2**40 for length in sizes):
         raise NotRestorable("a tensor has a malformed shape")
-    return value
+    return sizes
 
 
+@builds("torch._utils._rebuild_tensor_v2")
 def _tensor(rebuilder: Rebuilder, call: Call) -> th.Tensor:
     """A view of a storage; its last element must lie inside, and it must not repeat elements."""
-    rebuilder.state_node(call)
     numbers, offset, size, stride = rebuilder.arguments(call, 6, 7)[:4]
     size, stride = _sizes(size), _sizes(stride)
     if not isinstance(numbers, th.Tensor) or type(offset) is not int or len(size) != len(stride):
@@ -121,6 +120,3 @@ def _tensor(rebuilder: Rebuilder, call: Call) -> th.Tensor:
     if offset < 0 or count > len(numbers) or (count and last >= len(numbers)):
         raise NotRestorable(f"a tensor of shape {size} does not fit into its {len(numbers)} numbers")
     return th.as_strided(numbers, size, stride, offset)
-
-
-_BUILDERS = {"torch._utils._rebuild_tensor_v2": _tensor}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import io
 import pathlib
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -16,7 +15,7 @@ from sppo.loading.budget import Budget
 from sppo.loading.errors import NotRestorable, printable, refused
 from sppo.loading.model_file import check_entry, read_bytes
 from sppo.loading.pickletree import Call, parse
-from sppo.loading.rebuild import Rebuilder
+from sppo.loading.rebuild import Rebuilder, builds
 
 _PARAMETERS = inspect.signature(VecNormalize.__init__).parameters
 #: What a file may set, each with a value of its kind: the parameters, and the state that is saved with them.
@@ -30,9 +29,10 @@ _REQUIRED = {"observation_space", "action_space", "ret_rms"}
 _REQUIRED |= {name for name, kind in _SETTABLE.items() if kind is not None}
 
 
+@builds("stable_baselines3.common.running_mean_std.RunningMeanStd")
 def _running_mean_std(rebuilder: Rebuilder, call: Call) -> RunningMeanStd:
-    nodes = rebuilder.attributes(call)
-    mean, var, count = (rebuilder.value(nodes[key]) for key in ("mean", "var", "count"))
+    state = rebuilder.attributes(call)
+    mean, var, count = state["mean"], state["var"], state["count"]
     numeric = all(isinstance(part, (np.ndarray, np.floating, float)) for part in (mean, var))
     if not numeric or np.shape(mean) != np.shape(var) or not isinstance(count, (int, float, np.number)):
         raise NotRestorable("running statistics are malformed")
@@ -42,8 +42,9 @@ def _running_mean_std(rebuilder: Rebuilder, call: Call) -> RunningMeanStd:
     return made
 
 
+@builds("stable_baselines3.common.vec_env.vec_normalize.VecNormalize")
 def _vec_normalize(rebuilder: Rebuilder, call: Call) -> VecNormalize:
-    state = {key: rebuilder.value(node) for key, node in rebuilder.attributes(call).items()}
+    state = rebuilder.attributes(call)
     for key, value in state.items():
         if key not in _SETTABLE:
             raise NotRestorable(f"it sets {printable(key, 80)}, which is no part of VecNormalize")
@@ -51,32 +52,19 @@ def _vec_normalize(rebuilder: Rebuilder, call: Call) -> VecNormalize:
             check_entry(key, value, _SETTABLE[key])
     if any(state.get(key) is None for key in _REQUIRED):
         raise NotRestorable("a parameter of VecNormalize is missing")
-    _check_statistics(state)
+    space, statistics = state["observation_space"], state.get("obs_rms")
+    # The running statistics must have the shapes of the observations that they normalise.
+    pairs: list[tuple[object, object]] = [((), state["ret_rms"])]
+    if isinstance(space, spaces.Dict) and isinstance(statistics, dict):
+        pairs += [(space.spaces[key].shape, part) for key, part in statistics.items()]
+    elif statistics is not None or state["norm_obs"]:
+        pairs.append((space.shape, statistics))
+    for shape, part in pairs:
+        if not isinstance(part, RunningMeanStd) or np.shape(part.mean) != shape:
+            raise NotRestorable("its statistics do not fit the observation space")
     made = VecNormalize.__new__(VecNormalize)
     made.__dict__.update(state | {"venv": None})
     return made
-
-
-def _check_statistics(state: dict[str, Any]) -> None:
-    """The running statistics must have the shapes of the observations that they normalise."""
-    space, statistics = state["observation_space"], state.get("obs_rms")
-    if not isinstance(state["ret_rms"], RunningMeanStd):
-        raise NotRestorable("the returns' statistics are missing")
-    if statistics is None and not state["norm_obs"]:
-        return
-    if isinstance(space, spaces.Dict) and isinstance(statistics, dict):
-        pairs = [(space.spaces[key].shape, part) for key, part in statistics.items()]
-    else:
-        pairs = [(space.shape, statistics)]
-    for shape, part in pairs:
-        if not isinstance(part, RunningMeanStd) or np.shape(part.mean) != shape:
-            raise NotRestorable("the observations' statistics do not fit the observation space")
-
-
-BUILDERS = {
-    "stable_baselines3.common.running_mean_std.RunningMeanStd": _running_mean_std,
-    "stable_baselines3.common.vec_env.vec_normalize.VecNormalize": _vec_normalize,
-}
 
 
 def load_vec_normalize(
@@ -93,7 +81,7 @@ def load_vec_normalize(
         return VecNormalize.load(str(path), venv)
     raw, label = read_bytes(path, "pkl")
     with refused(label, ". If you trust the file, load it with trust=True"):
-        loaded = Rebuilder(parse(raw, Budget(len(raw))), BUILDERS).root()
+        loaded = Rebuilder(parse(raw, Budget(len(raw)))).root()
         if not isinstance(loaded, VecNormalize):
             raise NotRestorable("it holds no VecNormalize")
     with refused(label, " (its statistics are of other observations than these environments give)"):
