@@ -15,14 +15,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 from sppo.records.parameters import NORMALIZE, POLICY_KWARGS, algorithm_settings, defaults
 from sppo.surrogates import chosen
 
-_SHARED_V1: dict[str, Any] = {
+#: Names and values, as JSON holds them.
+Values = Mapping[str, Any]
+
+_SHARED_V1: Values = {
     "policy": "MlpPolicy",
     "learning_rate": "lin_0.0003",
     "n_steps": 256,
@@ -36,7 +39,7 @@ _SHARED_V1: dict[str, Any] = {
     "policy_kwargs": {"net_arch": [64, 64], "activation_fn": "tanh", "ortho_init": True, "log_std_init": 0.0},
 }
 #: What configurations said when the first runs were published; never to be edited, only added to.
-BASELINE_V1: dict[str, dict[str, Any]] = {
+BASELINE_V1: dict[str, Values] = {
     "sppo": {
         **_SHARED_V1,
         "n_epochs": 10,
@@ -85,19 +88,19 @@ class RunConfig:
     n_envs: int
     evaluations: int
     eval_episodes: int
-    normalize: Mapping[str, Any]
-    parameters: Mapping[str, Any]
+    normalize: Values
+    parameters: Values
     cls: str = "sppo"
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    env_kwargs: Values = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """The configuration as ``config.json`` holds it."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values = asdict(self)
         values["class"] = values.pop("cls")
-        return {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+        return values
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> RunConfig:
+    def from_dict(cls, config: Values) -> RunConfig:
         """The inverse of :meth:`as_dict`."""
         values = dict(config)
         return cls(cls=values.pop("class", "sppo"), **values)
@@ -125,7 +128,7 @@ class RunConfig:
         return " ".join([self.env, self.algorithm, *settings, f"seed={self.seed}"])
 
 
-def identity(config: Mapping[str, Any]) -> dict[str, Any]:
+def identity(config: Values) -> dict[str, object]:
     """What a configuration is known by, see above.
 
     :raises ValueError: if its surrogate is not to be found
@@ -142,7 +145,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "parameters": counted, "normalize": normalize}
 
 
-def same_run(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+def same_run(first: Values, second: Values) -> bool:
     """Whether two configurations, as ``config.json`` holds them, are of one run."""
     try:
         return first == second or identity(first) == identity(second)
@@ -150,7 +153,7 @@ def same_run(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
         return False
 
 
-def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[str]:
+def differences(first: Values, second: Values, prefix: str = "") -> list[str]:
     """Where two configurations differ: ``"parameters.clip_range: 0.2 and 0.3"``."""
     found = []
     for key in sorted({*first, *second}):
@@ -162,17 +165,14 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str
     return found
 
 
-def _counted(
-    values: Mapping[str, Any], frozen: Mapping[str, Any], neutral: Mapping[str, Any]
-) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in values.items()
-        if name in frozen or name not in neutral or value != neutral[name]
-    }
+def _counted(values: Values, frozen: Values, neutral: Values) -> dict[str, object]:
+    def counts(name: str, value: object) -> bool:
+        return name in frozen or name not in neutral or value != neutral[name]
+
+    return {name: value for name, value in values.items() if counts(name, value)}
 
 
-def _matters(values: Mapping[str, Any]) -> bool:
+def _matters(values: Values) -> bool:
     """Whether the family's surrogate is another variant with this clip than with the frozen baseline's."""
     surrogate = chosen(values)
     if values.get("surrogate") is not None or "clip_mode" not in surrogate.parameters():

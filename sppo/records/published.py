@@ -8,22 +8,14 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sppo.records.run_files import Evaluations
-from sppo.records.runs import (
-    STATUSES,
-    DamagedError,
-    Run,
-    check_config,
-    check_evaluations,
-    integer,
-    number,
-)
+from sppo.records.runs import STATUSES, DamagedError, Run, check_config, check_evaluations, integer, number
 
 RUNS_CSV = "runs.csv"
 EVALUATIONS_CSV = "evaluations.csv"
@@ -40,28 +32,22 @@ def is_published(directory: Path) -> bool:
 
 def write_runs(runs: Iterable[Run], out: Path) -> list[Path]:
     """Write every run and every evaluation as the two CSV files that :func:`read_runs` reads."""
-    listed = list(runs)
-    runs_path, evaluations_path = out / RUNS_CSV, out / EVALUATIONS_CSV
-    with runs_path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(RUNS_HEADER)
-        for run in listed:
-            rows.writerow([
-                run.hash, run.env, run.algorithm, run.seed, run.status, run.steps_done, run.wall_seconds,
-                run.episode_restarts,
-                run.error, run.git_revision, json.dumps(dict(run.versions), sort_keys=True),
-                json.dumps(dict(run.config), sort_keys=True),
-            ])  # fmt: skip
-    with evaluations_path.open("w", newline="", encoding="utf-8") as file:
-        file.write(",".join(EVALUATIONS_HEADER) + "\n")
-        for run in listed:
-            columns = (run.timesteps, run.episodes, run.returns, run.spreads)
-            points = zip(*(column.tolist() for column in columns), strict=True)
-            file.writelines(
-                f"{run.hash},{number},{int(step)},{int(episodes)},{mean!r},{spread!r}\n"
-                for number, (step, episodes, mean, spread) in enumerate(points, start=1)
-            )
-    return [runs_path, evaluations_path]
+    rows: list[tuple[object, ...]] = [RUNS_HEADER]
+    points: list[tuple[object, ...]] = [EVALUATIONS_HEADER]
+    for run in runs:
+        versions, config = (json.dumps(dict(values), sort_keys=True) for values in (run.versions, run.config))
+        rows.append((
+            run.hash, run.env, run.algorithm, run.seed, run.status, run.steps_done, run.wall_seconds,
+            run.episode_restarts, run.error, run.git_revision, versions, config,
+        ))  # fmt: skip
+        columns = (run.timesteps, run.episodes, run.returns, run.spreads)
+        curve = zip(*(column.tolist() for column in columns), strict=True)
+        points += [(run.hash, index, *point) for index, point in enumerate(curve, start=1)]
+    tables = {out / RUNS_CSV: rows, out / EVALUATIONS_CSV: points}
+    for path, table in tables.items():
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows(table)
+    return list(tables)
 
 
 def read_runs(directory: Path) -> list[Run]:
@@ -70,13 +56,11 @@ def read_runs(directory: Path) -> list[Run]:
     :raises ValueError: if the files are not what :func:`write_runs` writes
     """
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-    with (directory / RUNS_CSV).open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    lacking = sorted(set(RUNS_HEADER) - set(rows[0])) if rows else []
-    if lacking:
-        raise ValueError(f"{directory / RUNS_CSV}: columns {', '.join(lacking)} are missing")
-    curves = _read_curves(directory / EVALUATIONS_CSV)
-    return [_read_run(row, curves) for row in rows]
+    curves: dict[str, list[list[float]]] = {}
+    for row in _rows(directory / EVALUATIONS_CSV, EVALUATIONS_HEADER):
+        curves.setdefault(row["hash"], []).append([float(row[name]) for name in EVALUATIONS_HEADER[2:]])
+    rows = _rows(directory / RUNS_CSV, RUNS_HEADER)
+    return [_read_run(row, np.array(curves.get(row["hash"], [])).reshape(-1, 4)) for row in rows]
 
 
 def completed_runs(directory: Path) -> dict[str, Run]:
@@ -89,25 +73,15 @@ def completed_runs(directory: Path) -> dict[str, Run]:
     return {run.hash: run for run in read_runs(directory) if run.status == "completed"}
 
 
-def _read_curves(path: Path) -> dict[str, Evaluations]:
-    points: dict[str, list[list[float]]] = {}
+def _rows(path: Path, header: Sequence[str]) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
-        rows = csv.reader(file)
-        if tuple(next(rows, ())) != EVALUATIONS_HEADER:
-            raise ValueError(f"{path}: the first line is not {','.join(EVALUATIONS_HEADER)}")
-        for row in rows:
-            if len(row) != len(EVALUATIONS_HEADER):
-                raise ValueError(f"{path}: line {rows.line_num} has {len(row)} entries")
-            points.setdefault(row[0], []).append([float(value) for value in row[2:]])
-    return {name: _evaluations(values) for name, values in points.items()}
+        reader = csv.DictReader(file, restval="")
+        if lacking := [name for name in header if name not in (reader.fieldnames or ())]:
+            raise ValueError(f"{path}: columns {', '.join(lacking)} are missing")
+        return list(reader)
 
 
-def _evaluations(rows: list[list[float]]) -> Evaluations:
-    timesteps, episodes, means, spreads = np.array(rows).reshape(-1, 4).T
-    return Evaluations(timesteps.astype(np.int64), means, spreads, episodes.astype(np.int64))
-
-
-def _read_run(row: Mapping[str, str], curves: Mapping[str, Evaluations]) -> Run:
+def _read_run(row: Mapping[str, str], curve: NDArray[np.float64]) -> Run:
     run = Run(
         hash=row["hash"],
         config=json.loads(row["config"]),
@@ -119,14 +93,16 @@ def _read_run(row: Mapping[str, str], curves: Mapping[str, Evaluations]) -> Run:
         versions=json.loads(row["versions"]),
         git_revision=row["git_revision"],
     )
+    if run.status != "completed":
+        known = run.status in STATUSES
+        return (
+            run if known else replace(run, status="damaged", error=f"runs.csv has the status {run.status!r}")
+        )
+    steps, episodes = curve[:, :2].astype(np.int64).T
+    complete = replace(run, timesteps=steps, episodes=episodes, returns=curve[:, 2], spreads=curve[:, 3])
     try:
-        if run.status not in STATUSES:
-            raise DamagedError(f"runs.csv has the status {run.status!r}")
-        if run.status != "completed":
-            return run
         check_config(run.config)
-        found = curves.get(run.hash) or _evaluations([])
-        check_evaluations(run.config, found)
+        check_evaluations(run.config, complete)
     except DamagedError as problem:
         return replace(run, status="damaged", error=str(problem))
-    return replace(run, **vars(found))
+    return complete

@@ -25,8 +25,8 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ RESTARTS = "restarts.txt"
 _RUN_NAME = re.compile(r"[0-9a-f]{16}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Evaluations:
     """The evaluations of one run, in the order they were made: one element each.
 
@@ -65,10 +65,10 @@ class Evaluations:
     :param episodes: how many there were
     """
 
-    timesteps: NDArray[np.int64]
-    returns: NDArray[np.float64]
-    spreads: NDArray[np.float64]
-    episodes: NDArray[np.int64]
+    timesteps: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    returns: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    spreads: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    episodes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 class RunWriter:
@@ -96,20 +96,15 @@ class RunWriter:
 
     def evaluation(self, number: int, timesteps: int, episodes: Sequence[tuple[float, int]]) -> None:
         """Return and length of each episode; they are appended to what is there."""
-        self.guard()
-        with open(self.directory / EVALUATIONS, "a") as table:
-            if table.tell() == 0:
-                table.write(EVALUATIONS_HEADER + "\n")
-            table.writelines(
-                f"{number},{timesteps},{episode},{total!r},{length}\n"
-                for episode, (total, length) in enumerate(episodes)
-            )
+        rows = [
+            f"{number},{timesteps},{episode},{total!r},{length}\n"
+            for episode, (total, length) in enumerate(episodes)
+        ]
+        self._append(EVALUATIONS, "".join(rows), header=EVALUATIONS_HEADER + "\n")
 
     def restart(self, timesteps: int) -> None:
         """Episodes were started again at this step."""
-        self.guard()
-        with open(self.directory / RESTARTS, "a") as restarts:
-            restarts.write(f"{timesteps}\n")
+        self._append(RESTARTS, f"{timesteps}\n")
 
     def progress(self, timesteps: int, total_timesteps: int, wall_seconds: float) -> None:
         # Not synced to disk: it is for watching only, and comes often.
@@ -145,7 +140,12 @@ class RunWriter:
         content = {"status": "failed", "error": error, "traceback": traceback, "timesteps": timesteps}
         self._json(FAILURE, content)
 
-    def _json(self, name: str, content: dict[str, Any]) -> None:
+    def _append(self, name: str, text: str, header: str = "") -> None:
+        self.guard()
+        with open(self.directory / name, "a") as table:
+            table.write(text if table.tell() else header + text)
+
+    def _json(self, name: str, content: Mapping[str, object]) -> None:
         self.file(name, (json.dumps(content, indent=1) + "\n").encode())
 
 
@@ -165,19 +165,13 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 def read_config(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
     """The configuration in a run directory; ``None`` if it has no readable ``config.json``."""
-    header = read_json(Path(directory, CONFIG)) or {}
-    config = header.get("config")
+    config = (read_json(Path(directory, CONFIG)) or {}).get("config")
     return config if isinstance(config, dict) else None
 
 
 def run_directories(study: str | os.PathLike[str]) -> list[Path]:
     """The run directories of a study directory, sorted by name."""
-    try:
-        with os.scandir(study) as entries:
-            names = [entry.name for entry in entries if _RUN_NAME.fullmatch(entry.name)]
-    except FileNotFoundError:
-        return []
-    return [Path(study, name) for name in sorted(names)]
+    return [Path(study, name) for name in sorted(os.listdir(study)) if _RUN_NAME.fullmatch(name)]
 
 
 def read_evaluations(directory: str | os.PathLike[str]) -> Evaluations:
@@ -188,23 +182,18 @@ def read_evaluations(directory: str | os.PathLike[str]) -> Evaluations:
     :raises ValueError: if the file is not what :class:`RunWriter` writes
     """
     path = Path(directory, EVALUATIONS)
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
-        text = ""
+    text = path.read_text() if path.exists() else ""
     lines = text[: text.rfind("\n") + 1].splitlines()
     if lines and lines[0] != EVALUATIONS_HEADER:
         raise ValueError(f"{path}: the first line is not {EVALUATIONS_HEADER!r}")
     rows = [line.split(",") for line in lines[1:]]
-    number, timesteps, _, values, _ = zip(*rows, strict=True) if rows else [()] * 5
-    returns = np.array(values, dtype=np.float64)
-    numbers, first, index = np.unique(
-        np.array(number, dtype=np.int64), return_index=True, return_inverse=True
-    )
+    evaluation, timesteps, _, values, _ = zip(*rows, strict=True) if rows else [()] * 5
+    returns = np.array(values, np.float64)
+    numbers, first, index = np.unique(np.array(evaluation, np.int64), return_index=True, return_inverse=True)
     episodes = np.bincount(index, minlength=len(numbers))
     means = np.bincount(index, weights=returns, minlength=len(numbers)) / episodes
     # episodes are compared with their own mean first: squares of large returns would lose the digits
     with np.errstate(invalid="ignore"):  # whether returns are finite is for others to say
         squares = np.bincount(index, weights=(returns - means[index]) ** 2, minlength=len(numbers))
-    steps = np.array(timesteps, dtype=np.int64)[first]
-    return Evaluations(steps, means, np.sqrt(squares / episodes), episodes)
+    steps = np.array(timesteps, np.int64)[first]
+    return Evaluations(timesteps=steps, returns=means, spreads=np.sqrt(squares / episodes), episodes=episodes)

@@ -6,21 +6,19 @@ enters no mean.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sppo.records import run_files
-from sppo.records.config import same_run
+from sppo.records.config import Values, same_run
 from sppo.records.run_files import Evaluations
 
 #: what can become of a run, best first
 STATUSES = ("completed", "unfinished", "failed", "damaged", "missing", "unplanned")
-_NONE = np.empty(0)
 
 
 class DamagedError(ValueError):
@@ -28,16 +26,16 @@ class DamagedError(ValueError):
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Run(Evaluations):
     """One planned run.
 
-    The four arrays have one element per evaluation and are filled for completed runs only: the curves of
-    unfinished runs would bias every mean towards those that got far. A run that is on disk but not in the
-    plan, say from before the study's file was changed, is ``unplanned`` and enters no mean either.
+    Only completed runs have evaluations: the curves of unfinished ones would bias every mean towards those
+    that got far. A run that is on disk but not in the plan, say from before the study's file was changed, is
+    ``unplanned`` and enters no mean either.
     """
 
     hash: str
-    config: Mapping[str, Any]
+    config: Values
     status: str
     error: str = ""
     traceback: str = ""
@@ -47,10 +45,6 @@ class Run:
     versions: Mapping[str, str] = field(default_factory=dict)
     git_revision: str = ""
     path: Path | None = None
-    timesteps: NDArray[np.int64] = field(default_factory=lambda: _NONE.astype(np.int64))
-    returns: NDArray[np.float64] = field(default_factory=lambda: _NONE)
-    spreads: NDArray[np.float64] = field(default_factory=lambda: _NONE)
-    episodes: NDArray[np.int64] = field(default_factory=lambda: _NONE.astype(np.int64))
 
     @property
     def env(self) -> str:
@@ -65,7 +59,7 @@ class Run:
         return int(self.config.get("seed", 0))
 
     @property
-    def parameters(self) -> Mapping[str, Any]:
+    def parameters(self) -> Values:
         return self.config.get("parameters", {})
 
     @property
@@ -74,23 +68,17 @@ class Run:
         return float(self.returns[-1])
 
 
-def read_run(path: Path, planned: Mapping[str, Any] | None = None) -> Run:
+def read_run(path: Path, planned: Values | None = None) -> Run:
     """The run in a directory.
 
     :param planned: the run's configuration by the study's plan, if that is on record; it stands in for
         one that cannot be read, so that the run is counted in its place
     """
-    header = run_files.read_json(path / run_files.CONFIG)
-    run = Run(path.name, planned or {}, "damaged", path=path)
+    header = run_files.read_json(path / run_files.CONFIG) or {}
+    versions, revision = header.get("versions"), str(header.get("git_revision") or "")
+    run = Run(path.name, planned or {}, "damaged", path=path, git_revision=revision)
+    run = replace(run, versions=versions if isinstance(versions, dict) else {})
     try:
-        if header is None or not isinstance(header.get("config"), dict):
-            raise DamagedError("config.json is missing or unreadable")
-        versions = header.get("versions")
-        run = replace(
-            run,
-            versions=versions if isinstance(versions, dict) else {},
-            git_revision=str(header.get("git_revision") or ""),
-        )
         _check_header(header, planned)
         run = replace(run, config=header["config"])
         if not str(header.get("hash", path.name)).startswith(path.name):
@@ -100,7 +88,9 @@ def read_run(path: Path, planned: Mapping[str, Any] | None = None) -> Run:
         return replace(run, error=str(reason))
 
 
-def _check_header(header: Mapping[str, Any], planned: Mapping[str, Any] | None) -> None:
+def _check_header(header: Values, planned: Values | None) -> None:
+    if not isinstance(header.get("config"), dict):
+        raise DamagedError("config.json is missing or unreadable")
     check_config(header["config"], "config.json ")
     schema = header.get("schema", 1)
     if not isinstance(schema, int) or schema > run_files.SCHEMA:
@@ -110,17 +100,14 @@ def _check_header(header: Mapping[str, Any], planned: Mapping[str, Any] | None) 
         raise DamagedError("config.json differs from the plan of the study")
 
 
-def check_config(config: Mapping[str, Any], source: str = "") -> None:
+def check_config(config: Values, source: str = "") -> None:
     """Refuse a configuration that cannot be one of a run.
 
     :raises DamagedError: with the reason, which begins with its source
     """
-    kinds: dict[str, type] = {
-        "env": str, "algorithm": str, "seed": int, "total_timesteps": int, "evaluations": int,
-        "eval_episodes": int, "parameters": dict,
-    }  # fmt: skip
-    missing = [name for name in kinds if name not in config]
-    if missing:
+    numbers = ("seed", "total_timesteps", "evaluations", "eval_episodes")
+    kinds = {"env": str, "algorithm": str, **dict.fromkeys(numbers, int), "parameters": dict}
+    if missing := [name for name in kinds if name not in config]:
         raise DamagedError(f"{source}lacks {', '.join(missing)}")
     for name, kind in kinds.items():
         if type(config[name]) is not kind or (kind is int and not 0 <= config[name] < 2**53):
@@ -150,7 +137,7 @@ def _with_outcome(run: Run, path: Path) -> Run:
     return replace(run, status="unfinished", error=reason, steps_done=done)
 
 
-def _completed(run: Run, path: Path, result: Mapping[str, Any]) -> Run:
+def _completed(run: Run, path: Path, result: Values) -> Run:
     try:
         found = run_files.read_evaluations(path)
     except (ValueError, OverflowError, OSError) as error:
@@ -170,7 +157,7 @@ def _completed(run: Run, path: Path, result: Mapping[str, Any]) -> Run:
     )
 
 
-def check_evaluations(config: Mapping[str, Any], found: Evaluations) -> None:
+def check_evaluations(config: Values, found: Evaluations) -> None:
     """Refuse evaluations that are not those of a completed run with this configuration.
 
     :raises DamagedError: with the reason
@@ -189,15 +176,15 @@ def check_evaluations(config: Mapping[str, Any], found: Evaluations) -> None:
         raise DamagedError("evaluations are not in the order of their timesteps")
 
 
-def integer(value: Any) -> int:
+def number(value: object) -> float:
+    """What a file holds as a number; not a number if it is none."""
     try:
-        return int(value)
+        return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        return 0
+        return math.nan
 
 
-def number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return float("nan")
+def integer(value: object) -> int:
+    """The same as a whole number; 0 if it is none."""
+    found = number(value)
+    return int(found) if math.isfinite(found) else 0

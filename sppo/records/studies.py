@@ -11,9 +11,9 @@ import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from sppo.records import published
+from sppo.records.config import Values
 from sppo.records.run_files import BOOKKEEPING, PLAN, run_directories
 from sppo.records.runs import STATUSES, Run, check_config, read_run
 from sppo.records.subset import Subset
@@ -21,7 +21,7 @@ from sppo.records.subset import Subset
 
 @dataclass(frozen=True, eq=False)
 class StudyRecords:
-    """All runs of a study; ``planned`` says whether the plan was on record or inferred from the seeds."""
+    """All runs of a study; unless its plan is on record (``planned``), none is known to be missing."""
 
     name: str
     runs: tuple[Run, ...]
@@ -55,52 +55,27 @@ def read_records(directory: Path) -> StudyRecords:
     """Read a study directory, or a directory with the CSV files of an earlier report."""
     if not directory.is_dir():
         raise FileNotFoundError(f"no study directory {directory}")
+    name = directory.resolve().name
     if published.is_published(directory):
-        return StudyRecords(directory.resolve().name, tuple(published.read_runs(directory)), planned=True)
+        return StudyRecords(name, tuple(published.read_runs(directory)), planned=True)
     plan = _read_plan(directory)
-    paths = run_directories(directory)
-    runs = [read_run(path, (plan or {}).get(path.name)) for path in paths]
-    if plan is None:
-        runs += _inferred_missing(runs)
-        return StudyRecords(directory.resolve().name, tuple(runs), planned=False)
-    stray = "in the directory, but not in the plan of this study"
-    runs = [run if run.hash in plan else replace(run, status="unplanned", error=stray) for run in runs]
-    present = {run.hash for run in runs}
-    runs += [
-        Run(hash=name, config=config, status="missing", error="planned, no record on disk")
-        for name, config in plan.items()
-        if name not in present
-    ]
-    order = {name: index for index, name in enumerate(plan)}
-    runs.sort(key=lambda run: order.get(run.hash, len(order)))
-    return StudyRecords(directory.resolve().name, tuple(runs), planned=True)
+    found = {path.name: read_run(path, plan.get(path.name)) for path in run_directories(directory)}
+    if not plan:
+        return StudyRecords(name, tuple(found.values()), planned=False)
+    gone, stray = "planned, no record on disk", "in the directory, but not in the plan of this study"
+    missing = (Run(key, config, "missing", error=gone) for key, config in plan.items())
+    runs = [found.pop(run.hash, run) for run in missing]
+    unplanned = (replace(run, status="unplanned", error=stray) for run in found.values())
+    return StudyRecords(name, (*runs, *unplanned), planned=True)
 
 
-def _read_plan(directory: Path) -> dict[str, dict[str, Any]] | None:
-    """Hash -> configuration of every planned run, in the order of the plan."""
+def _read_plan(directory: Path) -> dict[str, Values]:
+    """Hash -> configuration of every planned run, in the order of the plan; empty if it cannot be read."""
     try:
         entries = json.loads((directory / BOOKKEEPING / PLAN).read_bytes())
-        plan = {str(entry["hash"])[:16]: dict(entry["config"]) for entry in entries}
+        plan: dict[str, Values] = {str(entry["hash"])[:16]: dict(entry["config"]) for entry in entries}
         for config in plan.values():
             check_config(config)
     except (OSError, ValueError, TypeError, KeyError):
-        return None
-    return plan or None
-
-
-def _inferred_missing(runs: list[Run]) -> list[Run]:
-    """Without a plan on record: the seeds that other settings of the same environment have."""
-    settings: dict[str, dict[int, Run]] = {}
-    seeds: dict[str, set[int]] = {}
-    for run in runs:
-        if run.config:
-            rest = json.dumps({**run.config, "seed": None}, sort_keys=True)
-            settings.setdefault(rest, {})[run.seed] = run
-            seeds.setdefault(run.env, set()).add(run.seed)
-    missing = []
-    for present in settings.values():
-        sibling = next(iter(present.values()))
-        for seed in sorted(seeds[sibling.env] - present.keys()):
-            reason = f"no record of seed {seed}, which other settings of {sibling.env} have"
-            missing.append(Run("", {**sibling.config, "seed": seed}, "missing", error=reason))
-    return missing
+        return {}
+    return plan

@@ -5,25 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
+from sppo.records.config import RunConfig
+from sppo.records.runs import Run
 
-class Described(Protocol):
-    """What runs are chosen by."""
-
-    @property
-    def env(self) -> str: ...
-    @property
-    def algorithm(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def parameters(self) -> Mapping[str, Any]: ...
-
-
-R = TypeVar("R", bound=Described)
+R = TypeVar("R", RunConfig, Run)
 
 
 @dataclass(frozen=True)
@@ -64,10 +53,13 @@ class Subset:
                     raise ValueError(f"{flag} {word}: the study has {', '.join(sorted(present))}")
             chosen = [run for run in chosen if not wanted or getattr(run, name) in wanted]
         for condition in self.where or ():
-            matches = _condition(condition, runs)
-            chosen = [run for run in chosen if matches(run)]
+            _check_condition(condition, runs)
+            chosen = [run for run in chosen if _satisfies(run, condition)]
         if self.seeds is not None:
-            seeds, given = _seeds(self.seeds), {run.seed for run in runs}
+            try:
+                seeds, given = set(parse_seeds(self.seeds)), {run.seed for run in runs}
+            except ValueError as error:
+                raise ValueError(f"--seeds: {error}") from error
             if not seeds & given:
                 raise ValueError(f"--seeds {self.seeds}: the study has {format_seeds(given)}")
             chosen = [run for run in chosen if run.seed in seeds]
@@ -90,13 +82,10 @@ def parse_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?::(\d+))?\s*", part)
-        if match is None:
+        found = range(int(match[1]), int(match[2] or int(match[1]) + 1)) if match else ()
+        if not found:
             raise ValueError(f'{text!r} is not a list of seeds: write "0:5" (0 to 4) or "0,2,7"')
-        first, end = int(match[1]), int(match[2] or int(match[1]) + 1)
-        if end <= first:
-            meant = f'"{end}:{first + 1}" for {end} to {first}'
-            raise ValueError(f"{text!r} holds no seed, since the end is left out: write {meant}")
-        seeds += range(first, end)
+        seeds += found
     return seeds
 
 
@@ -108,30 +97,23 @@ def format_seeds(seeds: set[int]) -> str:
     return ",".join(map(str, ordered))
 
 
-def _seeds(text: str) -> set[int]:
+def _satisfies(run: RunConfig | Run, condition: str) -> bool:
+    """Whether a run has the value of ``NAME=VALUE``."""
+    name, _, text = condition.partition("=")
+    value = run.parameters.get(name)
     try:
-        return set(parse_seeds(text))
-    except ValueError as error:
-        raise ValueError(f"--seeds: {error}") from error
+        return value == json.loads(text)
+    except ValueError:
+        return str(value).lower() == text.lower()
 
 
-def _condition(condition: str, runs: Sequence[R]) -> Callable[[R], bool]:
-    """Whether a run satisfies ``NAME=VALUE``."""
-    name, separator, text = condition.partition("=")
+def _check_condition(condition: str, runs: Sequence[RunConfig] | Sequence[Run]) -> None:
+    name, separator, _ = condition.partition("=")
     if not separator:
         raise ValueError(f"--where {condition}: write NAME=VALUE, e.g. n_epochs=10")
-
-    def matches(run: R) -> bool:
-        value = run.parameters.get(name)
-        try:
-            return value == json.loads(text)
-        except ValueError:
-            return str(value).lower() == text.lower()
-
-    if not any(matches(run) for run in runs):
-        if not any(name in run.parameters for run in runs):
+    if not any(_satisfies(run, condition) for run in runs):
+        values = {json.dumps(run.parameters[name]): None for run in runs if name in run.parameters}
+        if not values:
             names = sorted({key for run in runs for key in run.parameters})
             raise ValueError(f"--where {condition}: the runs have no {name}, but {', '.join(names)}")
-        values = {json.dumps(run.parameters[name]): None for run in runs if name in run.parameters}
         raise ValueError(f"--where {condition}: {name} of the study is {', '.join(values)}")
-    return matches

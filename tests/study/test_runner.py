@@ -114,7 +114,7 @@ def test_subsets_and_plans(
         (["--env", "Nope"], "--env Nope: the study has Acrobot-v1, CartPole-v1"),
         (["--algorithm", "ppo"], "--algorithm ppo: the study has sppo"),
         (["--seeds", "x"], "--seeds: 'x' is not a list of seeds"),
-        (["--seeds", "5:2"], "--seeds: '5:2' holds no seed, since the end is left out: write \"2:6\""),
+        (["--seeds", "5:2"], "--seeds: '5:2' is not a list of seeds: write \"0:5\" (0 to 4)"),
         (["--seeds", "20:30"], "--seeds 20:30: the study has 0:10"),
         (["--where", "n_epochs=3"], "--where n_epochs=3: n_epochs of the study is 2"),
         (["--where", "epochs=2"], "--where epochs=2: the runs have no epochs, but batch_size, "),
