@@ -24,7 +24,7 @@ class Checkpointable(OnPolicyAlgorithm):
     gSDE or any callback draws from them: a resumed training passes through the same calls again.
     """
 
-    _iteration_start: dict[str, Any] | None = None
+    _iteration_start: object = None
     _iteration_timesteps: int | None = None
     _resumption: dict[str, Any] | None = None
 
@@ -113,24 +113,21 @@ class Checkpointable(OnPolicyAlgorithm):
         progress_bar: bool = False,
     ) -> Any:
         resumption, self._resumption = self._resumption, None
+        options = (total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if resumption is None or reset_num_timesteps:
-            return super()._setup_learn(
-                total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
-            )
-        custom = self._custom_logger
-        directory = resumption["records"]["directory"]
-        if not custom and directory is not None:
-            records.cut_events(directory, resumption["records"]["events"])
+            return super()._setup_learn(*options)
+        custom, position = self._custom_logger, resumption["records"]
+        if not custom and position["directory"] is not None:
+            records.cut_events(position["directory"], position["events"])
             formats = ["stdout", "tensorboard"] if self.verbose >= 1 else ["tensorboard"]
             # Upstream would look for the newest run of that name, which may be another one by now.
-            self._logger, self._custom_logger = sb3_logger.configure(directory, formats), True
+            self._logger, self._custom_logger = sb3_logger.configure(position["directory"], formats), True
         try:
-            result = super()._setup_learn(total_timesteps, callback, False, tb_log_name, progress_bar)
+            result = super()._setup_learn(*options)
         finally:
             self._custom_logger = custom
         model.put_back_log(self.logger, resumption["log"])
         return result
 
     def _excluded_save_params(self) -> list[str]:
-        own = ["_iteration_start", "_iteration_timesteps", "_resumption"]
-        return [*super()._excluded_save_params(), *own]
+        return [*super()._excluded_save_params(), "_iteration_start", "_iteration_timesteps", "_resumption"]

@@ -72,7 +72,7 @@ class ExactCheckpointCallback(BaseCallback):
                 )
 
     def _refuse_other_runs(self) -> None:
-        others = files.of_other_runs(self.directory, model.run_of(self.model))  # type: ignore[arg-type]
+        others = files.of_other_runs(self.directory, model.run_of(self.model))
         if others:
             raise CheckpointError(
                 f"{self.directory} holds checkpoints of another training (such as {others[0].name}): "

@@ -16,7 +16,6 @@ from typing import Any
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-SUFFIX = ".checkpoint"
 _NAME = re.compile(r"(\d+)_steps\.checkpoint")
 _ASIDE = re.compile(r"\..*\.[0-9a-f]{8}\.aside")
 
@@ -57,15 +56,11 @@ def sync_directory(path: Path) -> None:
 
 def pack(members: Mapping[str, bytes], about: Mapping[str, object]) -> bytes:
     """A checkpoint's bytes: a zip of the members and a manifest with their digests."""
-    manifest = {
-        "format": FORMAT,
-        **about,
-        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in members.items()},
-    }
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
     buffer = io.BytesIO()
     # Level 1: MuJoCo states are mostly zeros, and training waits for this.
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        archive.writestr(MANIFEST, json.dumps(manifest, indent=1))
+        archive.writestr(MANIFEST, json.dumps({"format": FORMAT, **about, "sha256": digests}, indent=1))
         for name, data in members.items():
             archive.writestr(name, data)
     return buffer.getvalue()
@@ -73,22 +68,20 @@ def pack(members: Mapping[str, bytes], about: Mapping[str, object]) -> bytes:
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, bytes]]:
     """A checkpoint's manifest and members, verified; :class:`CheckpointError` if anything is wrong."""
-    with _opened(path) as archive:
-        manifest = json.loads(archive.read(MANIFEST))
-        digests = manifest["sha256"]
-        members = {name: archive.read(name) for name in digests}
-    if manifest.get("format") != FORMAT:
-        raise CheckpointError(
-            f"checkpoint {os.fspath(path)} has format {manifest.get('format')}, this sppo reads {FORMAT}"
-        )
-    for name, data in members.items():
-        if hashlib.sha256(data).hexdigest() != digests[name]:
-            raise CheckpointError(f"checkpoint {os.fspath(path)} is damaged: {name} has changed")
+    with _opened(path) as (archive, manifest):
+        members = {name: archive.read(name) for name in manifest["sha256"]}
+        if manifest.get("format") != FORMAT:
+            raise CheckpointError(
+                f"checkpoint {os.fspath(path)} has format {manifest.get('format')}, this sppo reads {FORMAT}"
+            )
+        for name, data in members.items():
+            if hashlib.sha256(data).hexdigest() != manifest["sha256"][name]:
+                raise ValueError(f"{name} has changed")
     return manifest, members
 
 
 @contextlib.contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
+def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]]:
     """A checkpoint, with what goes wrong while reading it as a :class:`CheckpointError`."""
     name = os.fspath(path)
     try:
@@ -98,13 +91,11 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
                     f"{name} is a model that save() wrote, not a checkpoint: it holds the weights, not the "
                     "state of a training. Load it with SPPO.load, or the load of its own class"
                 )
-            yield archive
+            yield archive, json.loads(archive.read(MANIFEST))
     except CheckpointError:
         raise
-    except FileNotFoundError as error:
-        raise CheckpointError(f"there is no checkpoint {name}") from error
     except OSError as error:
-        raise CheckpointError(f"cannot read checkpoint {name}: {error}") from error
+        raise CheckpointError(f"cannot read checkpoint {name}: {error.strerror or error}") from error
     except Exception as error:  # whatever zipfile, zlib or json find wrong with arbitrary bytes
         raise CheckpointError(
             f"checkpoint {name} is truncated or damaged ({error}): resume from an older one, or delete it"
@@ -113,17 +104,13 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
 
 def file_name(timesteps: int) -> str:
     """The name of the checkpoint taken after ``timesteps`` steps."""
-    return f"{timesteps}_steps{SUFFIX}"
+    return f"{timesteps}_steps.checkpoint"
 
 
 def checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
     """The checkpoints in a directory, newest (most steps) first."""
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return []
-    found = [(int(match[1]), name) for name in names if (match := _NAME.fullmatch(name))]
-    return [Path(directory, name) for _, name in sorted(found, reverse=True)]
+    found = [(int(m[1]), path) for path in Path(directory).glob("*") if (m := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(found, reverse=True)]
 
 
 def newest_readable(
@@ -134,9 +121,8 @@ def newest_readable(
     :param report: called with a message for each newer one that cannot be read
     :raises CheckpointError: if there are checkpoints but none can be read, or of several trainings
     """
-    found = checkpoints(directory)
     problems = []
-    for path in found:
+    for path in checkpoints(directory):
         try:
             manifest, _ = read(path)
         except CheckpointError as error:
@@ -152,7 +138,7 @@ def newest_readable(
             for problem in problems:
                 report(f"{problem}; going on from {path.name} instead")
         return path
-    if found:
+    if problems:
         raise CheckpointError("no checkpoint can be read: " + "; ".join(problems))
     return None
 
@@ -162,8 +148,8 @@ def of_other_runs(directory: str | os.PathLike[str], run: str | None) -> list[Pa
     others = []
     for path in checkpoints(directory):
         # What cannot be read belongs to nobody.
-        with contextlib.suppress(CheckpointError), _opened(path) as archive:
-            if json.loads(archive.read(MANIFEST)).get("run") != run:
+        with contextlib.suppress(CheckpointError), _opened(path) as (_, manifest):
+            if manifest.get("run") != run:
                 others.append(path)
     return others
 
@@ -177,6 +163,6 @@ def prune(directory: str | os.PathLike[str], keep: int) -> None:
 
 def sweep(directory: str | os.PathLike[str]) -> None:
     """Delete what killed writers left aside; nobody else may be writing in the directory."""
-    for name in os.listdir(directory):
-        if _ASIDE.fullmatch(name):
-            Path(directory, name).unlink(missing_ok=True)
+    for path in Path(directory).iterdir():
+        if _ASIDE.fullmatch(path.name):
+            path.unlink(missing_ok=True)

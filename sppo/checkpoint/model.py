@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
@@ -38,15 +39,15 @@ RESUMPTION = "_resumption"
 ITERATION_START = "_iteration_start"
 #: What ``save`` leaves out of its files, although the next iteration depends on it.
 _LEFT_OUT = ("_last_lstm_states", "_finite_guard")
-
-
+#: What a logger was told but has not written yet.
+_PENDING = ("value", "count", "excluded")
 #: Which training a model belongs to; its checkpoints carry it, so that a directory holds those of one.
-RUNS: WeakKeyDictionary[OnPolicyAlgorithm, str | None] = WeakKeyDictionary()
+RUNS: WeakKeyDictionary[BaseAlgorithm, str | None] = WeakKeyDictionary()
 #: Classes in checkpoints of earlier versions, and where they are now.
 _MOVED = {("sppo.engine.vec_env", "InProcessVecEnv"): InProcessVecEnv}
 
 
-def run_of(model: OnPolicyAlgorithm) -> str | None:
+def run_of(model: BaseAlgorithm) -> str | None:
     """The training that a model belongs to (``None``: one that an earlier version began)."""
     return RUNS.setdefault(model, secrets.token_hex(8))
 
@@ -67,16 +68,12 @@ def save(
     """
     if model.env is None:
         raise CheckpointError("a model without an environment has nothing to resume: use save()")
-    start = getattr(model, ITERATION_START, None)
-    if start is not None:
-        generators = start
-    elif model.use_sde:
+    generators = getattr(model, ITERATION_START, None)
+    if generators is None and model.use_sde:
         raise CheckpointError(
             f"{type(model).__name__} draws new exploration noise before its callbacks are called: "
             "with use_sde=True, use the class of the same name in sppo"
         )
-    else:
-        generators = capture_generators()
     zipped = io.BytesIO()
     model.save(zipped, exclude=[RESUMPTION, ITERATION_START])
     logger: Logger | None = getattr(model, "_logger", None)
@@ -84,12 +81,12 @@ def save(
     if broken_by is not None:
         vector.update(environments=None, uncaptured=f"an iteration was broken off ({broken_by})")
     state = {
-        "generators": generators,
+        "generators": generators or capture_generators(),
         "action_space": space_generators(model.action_space),
         "vector": vector,
         "last_observation": _with_strides(model._last_obs),
         "attributes": {name: getattr(model, name) for name in _LEFT_OUT if hasattr(model, name)},
-        "log": None if logger is None else _pending(logger),
+        "log": logger and {name: dict(getattr(logger, f"name_to_{name}")) for name in _PENDING},
         "records": records.positions(logger, tables),
     }
     missing = [*vector["left_out"], *([vector["uncaptured"]] if vector["uncaptured"] else [])]
@@ -128,13 +125,10 @@ def restore(
         )
     state = _Unpickler(io.BytesIO(members["state.pkl"])).load()
     vector = state["vector"]
-    if env is None:
-        env = _rebuilt(vector, name)
-    options: dict[str, Any] = {"env": env, "device": device, "force_reset": False}
-    if "trust" in inspect.signature(algorithm.load).parameters:
-        # The rest of a checkpoint is a pickle, too.
-        options["trust"] = True
-    model = algorithm.load(io.BytesIO(members["model.zip"]), **options)
+    # The rest of a checkpoint is a pickle, too.
+    trust: dict[str, Any] = {"trust": True} if "trust" in inspect.signature(algorithm.load).parameters else {}
+    given = env if env is not None else _rebuilt(vector, name)
+    model = algorithm.load(io.BytesIO(members["model.zip"]), given, device, force_reset=False, **trust)
     assert model.env is not None
     try:
         simulators = restore_vector(model.env, vector)
@@ -142,12 +136,11 @@ def restore(
         raise CheckpointError(f"cannot resume {name}: {error}") from error
     restore_space_generators(model.action_space, state["action_space"])
     model._last_obs = _from_strides(state["last_observation"])
-    for attribute, value in state["attributes"].items():
-        setattr(model, attribute, value)
+    vars(model).update(state["attributes"])
     if not simulators:
         reason = f"the episodes of {name} are started again, because their state was not captured"
         warnings.warn(f"{reason}: {vector['uncaptured']}", stacklevel=2)
-        _restart_episodes(model)
+        _restart_episodes(model, model.env)
     if vector.get("left_out"):
         reason = f"{name} does not hold everything, and the training goes on another way"
         warnings.warn(f"{reason}: {'; '.join(vector['left_out'])}", stacklevel=2)
@@ -183,9 +176,9 @@ def _with_strides(observation: Any) -> Any:
 def _from_strides(saved: Any) -> Any:
     if isinstance(saved, dict):
         return {key: _from_strides(value) for key, value in saved.items()}
-    if saved is None or min(saved[1], default=0) < 0:
-        return saved if saved is None else saved[0]
-    values, strides = saved
+    values, strides = saved or (None, ())
+    if values is None or min(strides, default=0) < 0:
+        return values
     extent = sum((n - 1) * stride for n, stride in zip(values.shape, strides, strict=True)) + values.itemsize
     memory = np.empty(extent, np.uint8)
     observation: np.ndarray = np.ndarray(values.shape, values.dtype, memory, strides=strides)
@@ -207,14 +200,8 @@ def _rebuilt(vector: dict[str, Any], path: str) -> VecEnv:
     )
 
 
-def _pending(logger: Logger) -> dict[str, Any]:
-    return {name: dict(getattr(logger, f"name_to_{name}")) for name in ("value", "count", "excluded")}
-
-
-def _restart_episodes(model: OnPolicyAlgorithm) -> None:
-    assert model.env is not None
+def _restart_episodes(model: OnPolicyAlgorithm, env: VecEnv) -> None:
     # New episodes, but the same ones at every attempt: seeded by the position in the training.
-    seed = np.random.SeedSequence([model.seed or 0, model.num_timesteps]).generate_state(1)[0]
-    model.env.seed(int(seed))
-    model._last_obs = model.env.reset()  # type: ignore[assignment]
-    model._last_episode_starts = np.ones((model.env.num_envs,), dtype=bool)
+    env.seed(int(np.random.SeedSequence([model.seed or 0, model.num_timesteps]).generate_state(1)[0]))
+    model._last_obs = env.reset()  # type: ignore[assignment]
+    model._last_episode_starts = np.ones((env.num_envs,), dtype=bool)

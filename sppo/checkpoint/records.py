@@ -1,15 +1,13 @@
 """Record files (TensorBoard events, tables): how long they were at a checkpoint, and cutting them there.
 
-Both kinds only ever grow, so a position is a length in bytes. TensorBoard's files are sequences of
-records ``length (8 bytes) | crc of it (4) | data | crc of them (4)``; a cut must fall between two.
+Both kinds only ever grow, so a position is a length in bytes.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
@@ -23,35 +21,25 @@ _EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d+\..+\.\d+\.\d+")
 def positions(logger: Logger | None, tables: Iterable[str | os.PathLike[str]] = ()) -> dict[str, object]:
     """The lengths of a logger's TensorBoard files and of further tables, after writing them to disk."""
     directory = None
-    files: dict[str, int] = {}
     for output in [] if logger is None else logger.output_formats:
         if isinstance(output, TensorBoardOutputFormat):
             output.writer.flush()
-            directory = Path(output.writer.log_dir)
-            files = {path.name: _synced_length(path) for path in _event_files(directory)}
+            directory = os.path.abspath(output.writer.log_dir)
+    events = [] if directory is None else _event_files(directory)
     return {
-        "directory": None if directory is None else os.path.abspath(directory),
-        "events": files,
+        "directory": directory,
+        "events": {path.name: _synced_length(path) for path in events},
         "tables": {os.fspath(path): _synced_length(Path(path)) for path in tables},
     }
 
 
-def cut_events(directory: str | os.PathLike[str], events: dict[str, int]) -> None:
+def cut_events(directory: str | os.PathLike[str], events: Mapping[str, int]) -> None:
     """Cut TensorBoard files back to the given lengths and remove those that began later.
 
-    :raises CheckpointError: if a file is gone, too short, or the cut would fall inside a record; then
-        nothing has been cut
+    :raises CheckpointError: if a file is gone or too short; then nothing has been cut
     """
-    directory = Path(directory)
     for name, length in events.items():
-        path = directory / name
-        if not path.exists():
-            raise CheckpointError(f"the TensorBoard file {path} of the checkpoint is gone")
-        if not _ends_record(path, length):
-            raise CheckpointError(
-                f"the TensorBoard file {path} was changed since the checkpoint: "
-                f"no record ends at byte {length}"
-            )
+        _require(Path(directory, name), length)
     for path in _event_files(directory):
         if path.name in events:
             os.truncate(path, events[path.name])
@@ -64,33 +52,21 @@ def cut_table(path: str | os.PathLike[str], length: int) -> None:
 
     :raises CheckpointError: if it is shorter
     """
-    path = Path(path)
-    size = path.stat().st_size if path.exists() else 0
-    if size < length:
-        raise CheckpointError(
-            f"{path} has {size} bytes, but had {length} at the checkpoint: rows are missing"
-        )
-    if size > length:
+    if _require(Path(path), length) > length:
         os.truncate(path, length)
 
 
-def _event_files(directory: Path) -> list[Path]:
-    if not directory.is_dir():
-        return []
-    return sorted(path for path in directory.iterdir() if _EVENT_FILE.fullmatch(path.name))
+def _require(path: Path, length: int) -> int:
+    size = path.stat().st_size if path.exists() else 0
+    if size < length:
+        raise CheckpointError(
+            f"{path} has {size} bytes, but had {length} at the checkpoint: records are missing"
+        )
+    return size
 
 
-def _ends_record(path: Path, position: int) -> bool:
-    """Whether a record of a TensorBoard file ends at this byte."""
-    size, offset = path.stat().st_size, 0
-    with open(path, "rb") as file:
-        while offset < position:
-            header = file.read(8)
-            if len(header) < 8:
-                return False
-            offset += 8 + 4 + struct.unpack("<Q", header)[0] + 4
-            file.seek(offset)
-    return offset == position <= size
+def _event_files(directory: str | os.PathLike[str]) -> list[Path]:
+    return sorted(path for path in Path(directory).glob("events.*") if _EVENT_FILE.fullmatch(path.name))
 
 
 def _synced_length(path: Path) -> int:

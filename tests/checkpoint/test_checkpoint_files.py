@@ -105,7 +105,7 @@ def test_tables_are_cut_to_their_length_and_never_extended(tmp_path: Path) -> No
     table.write_text("a\nb\nc\n")
     records.cut_table(table, 4)
     assert table.read_text() == "a\nb\n"
-    with pytest.raises(CheckpointError, match="rows are missing"):
+    with pytest.raises(CheckpointError, match="records are missing"):
         records.cut_table(table, 5)
 
 
@@ -131,16 +131,12 @@ def test_events_are_cut_between_records_and_later_files_removed(tmp_path: Path) 
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.parametrize("change", [-1, 1, 9])
-def test_events_that_were_tampered_with_are_not_cut(change: int, tmp_path: Path) -> None:
+def test_events_that_became_shorter_are_not_cut(tmp_path: Path) -> None:
     logger, position = make_events(tmp_path)
-    logger.record("x", 2.0)
-    logger.dump(2)
     logger.close()
     (name,) = position["events"]
     before = (tmp_path / name).read_bytes()
-    with pytest.raises(CheckpointError, match="no record ends"):
-        records.cut_events(tmp_path, {name: position["events"][name] + change})
-    assert (tmp_path / name).read_bytes() == before
-    with pytest.raises(CheckpointError, match="is gone"):
-        records.cut_events(tmp_path, {"events.out.tfevents.0.host.0.0": 10})
+    for gone, length in ((name, len(before) + 1), ("events.out.tfevents.0.host.0.0", 10)):
+        with pytest.raises(CheckpointError, match="records are missing"):
+            records.cut_events(tmp_path, {name: 4, gone: length})
+        assert (tmp_path / name).read_bytes() == before
