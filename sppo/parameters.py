@@ -27,6 +27,7 @@ class Parameter:
         ``choice``, ``name`` (any text), ``numbers`` (a list of positive integers) or ``table``
     :param low: smallest value
     :param above: whether ``low`` itself is impossible
+    :param words: what a number may be besides, e.g. ``"auto"``
     :param advice: what to write instead of an impossible value
     :param table: the parameters in a ``table``
     """
@@ -38,6 +39,7 @@ class Parameter:
     above: bool = False
     nullable: bool = False
     choices: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
     advice: str = ""
     table: Mapping[str, Parameter] | None = None
 
@@ -49,6 +51,8 @@ def checked(name: str, value: Any, parameter: Parameter) -> Any:
     """
     if parameter.nullable and value in (None, NONE):
         return None
+    if isinstance(value, str) and value in parameter.words:
+        return value
     if parameter.kind == "bool":
         if not isinstance(value, bool):
             raise ValueError(f"{value!r} is neither true nor false")

@@ -56,6 +56,7 @@ class EngineChoice(OnPolicyAlgorithm):
     engine: EngineMode
     eta: Any
     clip_mode: str
+    recompute_advantages: bool
     #: which engine the last rollout or update ran on: ``"fast"`` or ``"reference"``
     engine_in_use: str | None = None
     _fast: FastEngine | None = None
@@ -64,6 +65,11 @@ class EngineChoice(OnPolicyAlgorithm):
     @property
     def surrogate_class(self) -> type[Surrogate]:
         """The surrogate that the parameters choose."""
+        raise NotImplementedError
+
+    @property
+    def trains_apart(self) -> bool:
+        """Whether actor and critic are trained apart."""
         raise NotImplementedError
 
     def _check_engine(self) -> None:
@@ -123,6 +129,7 @@ class EngineChoice(OnPolicyAlgorithm):
     def _wants_fast_engine(self) -> bool:
         """Whether compiled code is to be tried: for upstream's own surrogate only on request."""
         upstreams = self.surrogate_class is PPO and self.eta is None and self.clip_mode != "symmetric"
+        upstreams = upstreams and not self.trains_apart and not self.recompute_advantages
         if self.engine == "auto" and upstreams:
             self._tell(
                 "Using the reference engine, whose weights are upstream's bit for bit; "
@@ -142,5 +149,5 @@ class EngineChoice(OnPolicyAlgorithm):
             print(message)
 
     def _excluded_save_params(self) -> list[str]:
-        own = ["_fast", "_engine_told", "engine_in_use", "_finite_guard"]
+        own = ["_fast", "_engine_told", "engine_in_use", "_finite_guard", "_timeouts"]
         return [*super()._excluded_save_params(), *own]

@@ -19,9 +19,9 @@ from sppo.checkpoint.algorithm import Checkpointable
 class MaskableSPPO(Checkpointable, SurrogateAlgorithm, MaskablePPO):
     """sPPO and its relatives for environments that forbid actions.
 
-    :class:`sb3_contrib.MaskablePPO`'s parameters, and :class:`sppo.SPPO`'s ``use_softmax``, ``eta``,
-    ``clip_mode``, ``surrogate`` and ``engine``. With ``use_softmax=False`` and no ``eta`` the trained weights
-    equal MaskablePPO's bit for bit, unless ``engine="fast"``.
+    :class:`sb3_contrib.MaskablePPO`'s parameters, and those that :class:`sppo.SPPO` adds to PPO's. With
+    ``use_softmax=False`` and none of the others the trained weights equal MaskablePPO's bit for bit, unless
+    ``engine="fast"``.
     """
 
     run_prefix = "Maskable"

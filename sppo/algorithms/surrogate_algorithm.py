@@ -12,13 +12,13 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.distributions import Distribution
-from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
+from stable_baselines3.common.type_aliases import MaybeCallback, PyTorchObs, Schedule
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, explained_variance
 from torch.nn import functional as F
 
@@ -29,10 +29,22 @@ from sppo.algorithms.engine_choice import (
     without_torch_compiler,
 )
 from sppo.algorithms.finite import FiniteGuard, is_about_numbers
+from sppo.algorithms.fresh_advantages import Finish, FreshAdvantages, Timeout
 from sppo.algorithms.safe_loading import SafeLoading
+from sppo.algorithms.trust_region import EtaController, Halves, is_critics, shares_layers
 from sppo.engine.measurements import UpdateStatistics
 from sppo.parameters import Parameter, checked, unknown
-from sppo.surrogates import ClipMode, Sample, Surrogate, chosen
+from sppo.surrogates import (
+    AUTO,
+    TRAINING,
+    ClipMode,
+    DivergenceMode,
+    Sample,
+    Surrogate,
+    check_proximity,
+    chosen,
+    kl_divergence,
+)
 
 
 class SurrogateAlgorithm(EngineChoice, SafeLoading):
@@ -55,13 +67,20 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
     clip_range: Any
     clip_range_vf: Any
     eta: Any
+    kl_budget: Any
+    critic_learning_rate: Any
 
     def __init__(
         self,
         *args: Any,
         use_softmax: bool = True,
-        eta: float | Schedule | None = None,
+        eta: float | Schedule | Literal["auto"] | None = None,
         clip_mode: ClipMode = "one-sided",
+        divergence: DivergenceMode = "exact",
+        kl_budget: float | Schedule | None = None,
+        n_critic_epochs: int | None = None,
+        critic_learning_rate: float | Schedule | None = None,
+        recompute_advantages: bool = False,
         surrogate: str | None = None,
         engine: EngineMode = "auto",
         **kwargs: Any,
@@ -71,8 +90,18 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
         self.use_softmax = use_softmax
         self.eta = eta
         self.clip_mode = clip_mode
+        # A file that does not say how its divergence is computed was saved when there was one way only.
+        loading = kwargs.get("_init_setup_model") is False and eta is None
+        self.divergence: DivergenceMode | None = None if loading else divergence
+        self.kl_budget = kl_budget
+        self.n_critic_epochs = n_critic_epochs
+        self.critic_learning_rate = critic_learning_rate
+        self.recompute_advantages = recompute_advantages
         self.surrogate = surrogate
         self.engine = engine
+        #: the value of ``eta="auto"``
+        self.auto_eta = 1.0
+        self._timeouts: list[Timeout] = []
         self._take_surrogate_parameters(kwargs)
         super().__init__(*args, **kwargs)
 
@@ -111,19 +140,28 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
             # Upstream wants a number here: an infinite clip cuts nothing, and a model saved with it
             # still loads in the upstream class.
             self.clip_range = math.inf
+        if self.divergence is None:
+            self.divergence = "exact" if self.eta is None else "sampled"
         surrogate, values = self.surrogate_class, {}
-        for name, parameter in surrogate.parameters().items():
+        for name, parameter in {**surrogate.parameters(), **TRAINING}.items():
             value = _constant(getattr(self, name))
             if not callable(value):
                 checked_or_raise(name, value, parameter)
             # A schedule's values are looked at when it gives them.
-            values[name] = 1.0 if callable(value) else value
-        surrogate(**values)
+            values[name] = 1.0 if callable(value) or value in parameter.words else value
+        numbers = {name: values[name] for name in surrogate.parameters()}
+        check_proximity(surrogate(**numbers), self.eta, self.kl_budget)
         with without_torch_compiler():
             super()._setup_model()
-        for name, parameter in surrogate.parameters().items():
-            if parameter.kind == "schedule" and getattr(self, name) is not None:
-                setattr(self, name, FloatSchedule(getattr(self, name)))
+        if self.critic_learning_rate is not None and shares_layers(self.policy):
+            raise ValueError(
+                "critic_learning_rate: actor and critic share layers, which have one learning rate: write "
+                "policy_kwargs=dict(share_features_extractor=False), or leave it out"
+            )
+        for name, parameter in {**surrogate.parameters(), **TRAINING}.items():
+            value = getattr(self, name)
+            if parameter.kind == "schedule" and value is not None and value != AUTO:
+                setattr(self, name, FloatSchedule(value))
 
     @property
     def surrogate_class(self) -> type[Surrogate]:
@@ -144,9 +182,13 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
     def surrogate_at(self, progress: float) -> Surrogate:
         """The surrogate with its schedules evaluated at a remaining progress, from 1 to 0."""
         values = {name: getattr(self, name) for name in self.surrogate_class.parameters()}
+        if values.get("eta") == AUTO:
+            values["eta"] = self.auto_eta
         numbers = {name: value(progress) if callable(value) else value for name, value in values.items()}
         try:
-            return self.surrogate_class(**numbers)
+            surrogate = self.surrogate_class(**numbers)
+            check_proximity(surrogate, self.eta, self.kl_budget)
+            return surrogate
         except ValueError as error:
             raise ValueError(f"{error} (at progress_remaining={progress:.3g})") from error
 
@@ -168,6 +210,19 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
         name = self.run_prefix + self.surrogate_name if tb_log_name is None else tb_log_name
         return super().learn(total_timesteps, callback, log_interval, name, *args, **kwargs)
 
+    @property
+    def trains_apart(self) -> bool:
+        """Whether actor and critic are trained apart, see :class:`~sppo.algorithms.trust_region.Halves`."""
+        given = (self.kl_budget, self.n_critic_epochs, self.critic_learning_rate)
+        return any(value is not None for value in given)
+
+    def parameter_halves(self) -> tuple[list[th.nn.Parameter], list[th.nn.Parameter]]:
+        """The parameters that are trained with the actor, and those that are trained apart from it."""
+        halves: tuple[list[th.nn.Parameter], list[th.nn.Parameter]] = ([], [])
+        for name, parameter in self.policy.named_parameters():
+            halves[self.trains_apart and is_critics(name)].append(parameter)
+        return halves
+
     def train(self) -> None:
         """Update the policy with the rollout buffer's data: ``n_epochs`` passes in minibatches."""
         self.require_complete()
@@ -175,16 +230,22 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
         self._update_learning_rate(self.policy.optimizer)
         surrogate = self.current_surrogate()
         clip_range_vf = self.clip_range_vf and self.clip_range_vf(self._current_progress_remaining)
-        statistics = UpdateStatistics()
+        halves, statistics = Halves(self), UpdateStatistics()
         if (engine := self._fast_engine(surrogate)) is not None:
-            engine.update(self, surrogate, clip_range_vf, statistics)
-            self._log_update(surrogate, clip_range_vf, statistics)
+            engine.update(self, surrogate, clip_range_vf, halves, statistics)
+            self._finish_update(surrogate, clip_range_vf, halves, statistics)
             return
 
-        old_policy = _copied(self.policy) if surrogate.needs_distributions else None
+        old_policy = _copied(self.policy) if surrogate.needs_distributions or halves.budget else None
+        halves.bound(lambda: self._mean_kl(old_policy))
+        fresh_advantages = self.fresh_advantages()
         continue_training = True
-        for epoch in range(self.n_epochs):
+        for epoch in range(halves.n_passes):
+            if not halves.start_pass(epoch):
+                break
             statistics.start_epoch()
+            if epoch > 0 and fresh_advantages is not None:
+                fresh_advantages()
             for rollout_data in self.rollout_buffer.get(self.batch_size):
                 try:
                     values, log_prob, entropy = self._evaluate_actions(self.policy, rollout_data)
@@ -195,7 +256,9 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
                     statistics.skipped += 1
                     self._finite_guard.record(self, 1, 1)
                     continue
-                distributions = self._distributions(old_policy, rollout_data)
+                distributions: tuple[Distribution, ...] = ()
+                if surrogate.needs_distributions:
+                    distributions = self._distributions(old_policy, rollout_data)
                 rollout_data = self._without_padding(rollout_data)
                 advantages = rollout_data.advantages
                 # One sample has no standard deviation.
@@ -208,37 +271,35 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
                     values = rollout_data.old_values + change
                 value_loss = F.mse_loss(rollout_data.returns, values)
                 entropy_loss = -th.mean(-log_prob if entropy is None else entropy)
-                loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
+                loss = halves.loss(policy_loss + self.ent_coef * entropy_loss, self.vf_coef * value_loss)
                 with th.no_grad():
                     approx_kl = th.mean((sample.ratio - 1) - sample.log_ratio)
                 statistics.add(
-                    *(surrogate, sample),
+                    *(surrogate, sample, halves.trained),
                     loss=loss,
                     policy_loss=policy_loss,
                     value_loss=value_loss,
                     entropy_loss=entropy_loss,
                     approx_kl=approx_kl,
                 )
-                if self.target_kl is not None and approx_kl.item() > 1.5 * self.target_kl:
+                too_far = self.target_kl is not None and approx_kl.item() > 1.5 * self.target_kl
+                if too_far and halves.trains_actor:
                     continue_training = False
                     if self.verbose >= 1:
                         print(
                             f"Early stopping at step {epoch} due to reaching max kl: {approx_kl.item():.2f}"
                         )
                     break
-                self.policy.optimizer.zero_grad()
-                loss.backward()
-                norm = th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
-                # The sum is finite only if both are.
-                finite = math.isfinite((loss.detach() + norm).item())
-                if finite:
-                    self.policy.optimizer.step()
+                finite = halves.step(loss)
                 statistics.skipped += not finite
                 self._finite_guard.record(self, int(not finite), 1)
+                if not halves.count():
+                    break
+            halves.end_pass()
             self._n_updates += 1
             if not continue_training:
                 break
-        self._log_update(surrogate, clip_range_vf, statistics)
+        self._finish_update(surrogate, clip_range_vf, halves, statistics)
 
     @replaced_by_engine
     def _evaluate_actions(
@@ -257,11 +318,51 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
     @replaced_by_engine
     def _distributions(self, old_policy: Any, rollout_data: Any) -> tuple[Distribution, ...]:
         """The distributions that the last ``_evaluate_actions`` made, and those of the old policy."""
-        if old_policy is None:
-            return ()
         with th.no_grad():
             self._evaluate_actions(old_policy, rollout_data)
         return self.policy.action_dist, old_policy.action_dist
+
+    def _mean_kl(self, old_policy: Any) -> float:
+        """KL(old policy || policy), averaged over the rollout; infinite if the policy cannot be evaluated."""
+        drawn = np.random.get_state()  # noqa: NPY002  (the generator the buffer draws from)
+        divergences = []
+        try:
+            with th.no_grad():
+                for rollout_data in self.rollout_buffer.get(self.batch_size):
+                    self._evaluate_actions(self.policy, rollout_data)
+                    new, old = self._distributions(old_policy, rollout_data)
+                    divergences.append(kl_divergence(old, new))
+        except ValueError as error:
+            if not is_about_numbers(error):
+                raise
+            return math.inf
+        finally:
+            np.random.set_state(drawn)  # noqa: NPY002
+        return th.cat(divergences).mean().item()
+
+    def fresh_advantages(self, *finish: Finish) -> FreshAdvantages | None:
+        """Recomputes the advantages of the rollout, if that is wanted."""
+        return FreshAdvantages(self, *finish) if self.recompute_advantages else None
+
+    def _values_at(
+        self, observations: PyTorchObs, steps: np.ndarray, envs: np.ndarray, starts: np.ndarray
+    ) -> th.Tensor:
+        """Values of a batch of observations under the current critic.
+
+        :param steps: when in the rollout, and with ``envs`` where, the state of memory before each was
+        :param starts: whether each begins an episode
+        """
+        return self.policy.predict_values(observations)
+
+    def _update_info_buffer(self, infos: list[dict[str, Any]], dones: np.ndarray | None = None) -> None:
+        super()._update_info_buffer(infos, dones)
+        if self.recompute_advantages and dones is not None:
+            step = self.rollout_buffer.pos
+            self._timeouts = self._timeouts if step > 0 else []
+            for env in np.flatnonzero(dones):
+                seen = infos[env].get("terminal_observation")
+                if seen is not None and infos[env].get("TimeLimit.truncated", False):
+                    self._timeouts.append(Timeout(step, int(env), seen))
 
     def _actions(self, rollout_data: Any) -> th.Tensor:
         """The minibatch's actions in the type that the policy's distribution wants."""
@@ -269,10 +370,16 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
             return rollout_data.actions.long().flatten()
         return rollout_data.actions
 
-    def _log_update(
-        self, surrogate: Surrogate, clip_range_vf: float | None, statistics: UpdateStatistics
+    def _finish_update(
+        self,
+        surrogate: Surrogate,
+        clip_range_vf: float | None,
+        halves: Halves,
+        statistics: UpdateStatistics,
     ) -> None:
-        """Record upstream's keys, then what shows how the surrogate behaves."""
+        """Steer ``eta``; record upstream's keys, then what shows how the surrogate behaves."""
+        if self.eta == AUTO and halves.region is not None:
+            self.auto_eta = EtaController()(self.auto_eta, halves.region)
         values, returns = self.rollout_buffer.values.flatten(), self.rollout_buffer.returns.flatten()
         average = statistics.averages()
         with np.errstate(all="ignore"):
@@ -294,6 +401,14 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
             if parameter.kind == "schedule" and getattr(surrogate, name) is not None:
                 record(f"train/{name}", getattr(surrogate, name))
 
+        if halves.region is not None:
+            record("train/kl", halves.region.kl)
+            record("train/kl_budget", halves.region.budget)
+        if halves.apart:
+            samples = self.n_steps * self.n_envs
+            record("train/actor_epochs", halves.actor_steps / -(-samples // self.batch_size))
+        if halves.critic_learning_rate is not None:
+            record("train/critic_learning_rate", halves.critic_learning_rate)
         record("train/engine", self.engine_in_use, exclude="tensorboard")
         record("train/skipped_updates", statistics.skipped)
         record("train/clip_fraction_above", average["clipped_above"])
@@ -307,7 +422,7 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
 def checked_or_raise(name: str, value: Any, parameter: Parameter) -> None:
     """Refuse an impossible value of a constructor's parameter, and say what to write instead."""
     try:
-        if parameter.kind == "schedule" and isinstance(value, str):
+        if parameter.kind == "schedule" and isinstance(value, str) and value not in parameter.words:
             raise ValueError(f"{value!r} is neither a number nor a function of the remaining progress")
         checked(name, value, parameter)
     except ValueError as error:

@@ -133,7 +133,7 @@ def collect_rollout(
 
     with th.no_grad():
         values = model.policy.predict_values(obs_as_tensor(new_obs, model.device))
-    _finish(rollout_buffer, values.numpy().reshape(-1), dones)
+    finish(rollout_buffer, values, dones)
     callback.update_locals({**locals(), "self": model})
     callback.on_rollout_end()
     return True
@@ -171,11 +171,11 @@ def _store(
     buffer.full = buffer.pos == buffer.buffer_size
 
 
-def _finish(buffer: RolloutBuffer, last_values: np.ndarray, dones: np.ndarray) -> None:
+def finish(buffer: RolloutBuffer, last_values: th.Tensor, dones: np.ndarray) -> None:
     """``buffer.compute_returns_and_advantage`` in compiled code."""
     bookkeeping.advantages_and_returns(
         *(buffer.rewards, buffer.values, buffer.episode_starts),
-        *(last_values, dones.astype(np.float32)),
+        *(last_values.numpy().reshape(-1), dones.astype(np.float32)),
         *(np.float32(buffer.gamma), np.float32(buffer.gamma * buffer.gae_lambda)),
         *(buffer.advantages, buffer.returns),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterable
 from types import FunctionType
 from typing import Any
 
@@ -99,8 +100,10 @@ def check_buffer(buffer: Any) -> None:
     check_pristine(buffer)
 
 
-def check_optimizer(optimizer: th.optim.Optimizer, policy: th.nn.Module) -> None:
-    """Only plain Adam over the policy's parameters, all of which have taken the same number of steps."""
+def check_optimizer(
+    optimizer: th.optim.Optimizer, policy: th.nn.Module, halves: Iterable[list[th.nn.Parameter]]
+) -> None:
+    """Only plain Adam over the policy's parameters; those of a half have taken the same number of steps."""
     if type(optimizer) is not th.optim.Adam:
         raise Unsupported(f"the optimizer {type(optimizer).__name__}", changeable=True)
     if len(optimizer.param_groups) != 1:
@@ -116,10 +119,11 @@ def check_optimizer(optimizer: th.optim.Optimizer, policy: th.nn.Module) -> None
         raise Unsupported("an optimizer over other parameters than the policy's", changeable=True)
     check_hooks(optimizer, _OPTIMIZER_HOOKS, "the optimizer")
     check_pristine(optimizer)
-    steps = {float(optimizer.state[one]["step"]) if optimizer.state.get(one) else 0.0 for one in own}
-    if len(steps) != 1:
-        # A layer that was frozen for a while, or an update that was interrupted in the middle of a step.
-        raise Unsupported("parameters that have taken different numbers of optimizer steps")
+    for half in halves:
+        steps = {float(optimizer.state[one]["step"]) if optimizer.state.get(one) else 0.0 for one in half}
+        if len(steps) > 1:
+            # A layer that was frozen for a while, or an update that was interrupted in the middle of a step.
+            raise Unsupported("parameters that have taken different numbers of optimizer steps")
 
 
 def check_hooks(owner: Any, names: tuple[str, ...], where: str) -> None:

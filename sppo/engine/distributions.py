@@ -1,4 +1,4 @@
-"""The action distributions in compiled code: log-probabilities with their derivatives, and samples."""
+"""The action distributions in compiled code: log-probabilities, divergences, derivatives, samples."""
 
 from __future__ import annotations
 
@@ -89,6 +89,84 @@ def bernoulli(
         score[j] = action[j] - p
         d_entropy[j] = -logit * p * (_ONE - p)
     return log_prob, entropy
+
+
+@inline
+def normalise(out: np.ndarray, sizes: np.ndarray, mask: np.ndarray) -> None:
+    """Turn logits into log-probabilities, for each categorical choice."""
+    masked = mask.shape[0] > 0
+    start = 0
+    for i in range(sizes.shape[0]):
+        end = start + sizes[i]
+        top, total = np.float32(-np.inf), _ZERO
+        for j in range(start, end):
+            out[j] = _FORBIDDEN if masked and mask[j] == _ZERO else out[j]
+            top = out[j] if out[j] > top else top
+        for j in range(start, end):
+            total += np.exp(out[j] - top)
+        top += np.log(total)
+        for j in range(start, end):
+            out[j] -= top
+        start = end
+
+
+@inline
+def divergence(
+    kind: int,
+    sizes: np.ndarray,
+    out: np.ndarray,
+    log_std: np.ndarray,
+    old: np.ndarray,
+    old_log_std: np.ndarray,
+    forward: bool,
+    slope: np.ndarray,
+    log_std_slope: np.ndarray,
+) -> np.float32:
+    """KL(old || new) of one state's distributions if ``forward``, else KL(new || old), with its derivatives.
+
+    :param out: means, logits of coins, or the log-probabilities of categorical choices; ``old`` likewise
+    :param slope: becomes the derivative by the means or logits, and ``log_std_slope`` by ``log_std``
+    """
+    total = _ZERO
+    start, choice = 0, 0
+    for j in range(out.shape[0]):
+        if kind == GAUSSIAN:
+            # In units of the distribution that the other is measured by.
+            unit = log_std[j] if forward else old_log_std[j]
+            change = out[j] - old[j]
+            slope[j] = change * np.exp(np.float32(-2.0) * unit)
+            widening = np.float32(2.0) * (old_log_std[j] - log_std[j])
+            excess = np.expm1(widening if forward else -widening)
+            total += _HALF * (excess - (widening if forward else -widening) + change * slope[j])
+            log_std_slope[j] = -excess - change * slope[j] if forward else excess
+        elif kind == CATEGORICAL:
+            p, p_old = np.exp(out[j]), np.exp(old[j])
+            difference = out[j] - old[j]
+            # A choice without probability takes no part, however different the logits.
+            total += -p_old * difference if forward and p_old > _ZERO else _ZERO
+            total += p * difference if not forward and p > _ZERO else _ZERO
+            slope[j] = p - p_old if forward else (p * difference if p > _ZERO else _ZERO)
+        else:
+            difference = out[j] - old[j]
+            p, p_old = _ONE / (_ONE + np.exp(-out[j])), _ONE / (_ONE + np.exp(-old[j]))
+            growth = _softplus(out[j]) - _softplus(old[j])
+            total += growth - p_old * difference if forward else p * difference - growth
+            slope[j] = p - p_old if forward else p * (_ONE - p) * difference
+    if kind == CATEGORICAL and not forward:
+        # The derivative by a logit, which moves all of its choice's log-probabilities.
+        for choice in range(sizes.shape[0]):
+            own = _ZERO
+            for j in range(start, start + sizes[choice]):
+                own += slope[j]
+            for j in range(start, start + sizes[choice]):
+                slope[j] -= np.exp(out[j]) * own
+            start += sizes[choice]
+    return _ZERO if total < _ZERO else total
+
+
+@inline
+def _softplus(x: np.float32) -> np.float32:
+    return (x if x > _ZERO else _ZERO) + np.log1p(np.exp(-abs(x)))
 
 
 @inline

@@ -7,13 +7,13 @@ from typing import Any
 import torch as th
 from stable_baselines3.common.vec_env import VecEnv
 
-from sppo.engine.collect import collect_rollout
+from sppo.engine.collect import collect_rollout, finish
 from sppo.engine.coverage import check_buffer, check_optimizer
 from sppo.engine.layout import Layout, describe
 from sppo.engine.measurements import UpdateStatistics
 from sppo.engine.memory import FlatMemory
 from sppo.engine.threads import blas_threads
-from sppo.engine.update import run_update
+from sppo.engine.update import CompiledUpdate
 from sppo.surrogates import Surrogate
 
 
@@ -36,25 +36,48 @@ class FastEngine:
         self._layout = describe(model.policy)
         check_buffer(model.rollout_buffer)
         if updating:
-            check_optimizer(model.policy.optimizer, model.policy)
+            check_optimizer(model.policy.optimizer, model.policy, model.parameter_halves())
 
     def update(
-        self, model: Any, surrogate: Surrogate, clip_range_vf: float | None, statistics: UpdateStatistics
+        self,
+        model: Any,
+        surrogate: Surrogate,
+        clip_range_vf: float | None,
+        halves: Any,
+        statistics: UpdateStatistics,
     ) -> None:
         """All passes over the model's rollout buffer, on the minibatches of the reference loop."""
         slope = surrogate.compiled()
         assert slope is not None
-        for epoch, result in enumerate(run_update(model, slope, clip_range_vf, *self.prepare(model.policy))):
-            measured = result.measured
-            further = {"eta_term": measured["divergence"] * slope.inverse_eta} if slope.inverse_eta else {}
+        run = CompiledUpdate(model, slope, clip_range_vf, halves, *self.prepare(model.policy))
+        if surrogate.needs_distributions or halves.budget is not None:
+            halves.bound(run.remember_policy())
+        fresh_advantages = model.fresh_advantages(finish)
+        for epoch in range(halves.n_passes):
+            if not halves.start_pass(epoch):
+                return
             statistics.start_epoch()
-            statistics.extend(measured, further)
-            statistics.skipped += result.skipped
-            model._finite_guard.record(model, result.skipped, len(measured))
+            if epoch > 0 and fresh_advantages is not None:
+                fresh_advantages()
+                run.read_buffer()
+            for result in run.minibatches(halves.look_every):
+                measured = result.measured
+                further = (
+                    {"eta_term": measured["divergence"] * slope.inverse_eta} if slope.inverse_eta else {}
+                )
+                statistics.extend(measured, further, halves.trained)
+                statistics.skipped += result.skipped
+                model._finite_guard.record(model, result.skipped, len(measured))
+                # The minibatch that was found too far changed nothing.
+                if not halves.count(len(measured) - (not result.finished)) or not result.finished:
+                    break
+            halves.end_pass()
             model._n_updates += 1
-            if not result.finished and model.verbose >= 1:
-                kl = measured["approx_kl"][-1]
-                print(f"Early stopping at step {epoch} due to reaching max kl: {kl:.2f}")
+            if not result.finished:
+                if model.verbose >= 1:
+                    kl = measured["approx_kl"][-1]
+                    print(f"Early stopping at step {epoch} due to reaching max kl: {kl:.2f}")
+                return
 
     def collect(self, model: Any, env: VecEnv, *args: Any, **kwargs: Any) -> bool:
         """Collect a rollout, see :func:`sppo.engine.collect.collect_rollout`."""

@@ -63,7 +63,7 @@ class Layout:
             np.zeros(rows * self.width, np.float32),
             np.zeros(rows * self.width, np.float32),
             np.ones(rows, np.float32),
-            np.zeros(self.n_outputs, np.float32),
+            *np.zeros((3, self.n_outputs), np.float32),
         )
 
 

@@ -30,6 +30,8 @@ MEASUREMENTS = np.dtype(
 )
 #: those that every surrogate has; ``divergence`` is the compiled family's own
 COMMON = tuple(name for name in MEASUREMENTS.names or () if name != "divergence")
+#: those of the critic, and of whoever is trained; all others are the actor's
+_OF_CRITIC, _OF_BOTH = ("value_loss",), ("loss",)
 
 
 class UpdateStatistics:
@@ -41,17 +43,24 @@ class UpdateStatistics:
 
     def __init__(self) -> None:
         self._rows: list[th.Tensor] = []
+        #: per row: whether the actor was trained, whether the critic was, and in which pass
+        self._trained: list[tuple[bool, bool, int]] = []
         self._further: dict[str, list[th.Tensor]] = {}
-        self._last_epoch_start = 0
+        self._epoch = 0
         #: minibatches whose loss or gradient was not finite, and which therefore changed nothing
         self.skipped = 0
 
     def start_epoch(self) -> None:
         """Mark the beginning of a pass over the buffer."""
-        self._last_epoch_start = len(self._rows)
+        self._epoch += 1
 
-    def add(self, surrogate: Surrogate, sample: Sample, **losses: th.Tensor) -> None:
-        """Keep one minibatch's measurements: its losses, and how the policy has moved."""
+    def add(
+        self, surrogate: Surrogate, sample: Sample, trained: tuple[bool, bool], **losses: th.Tensor
+    ) -> None:
+        """Keep one minibatch's measurements: its losses, and how the policy has moved.
+
+        :param trained: whether the actor is trained with it, and whether the critic is
+        """
         with th.no_grad():
             above, below = surrogate.outside(sample)
             distance = sample.log_ratio.abs()
@@ -63,36 +72,43 @@ class UpdateStatistics:
                 "log_ratio_max": distance.max(),
             }
             self._rows.append(th.stack([measured[name].detach() for name in COMMON]))
-            for name, value in surrogate.measured(sample).items():
+            self._trained.append((*trained, self._epoch))
+            for name, value in surrogate.measured(sample).items() if trained[0] else ():
                 self._further.setdefault(name, []).append(value.detach())
 
-    def extend(self, table: np.ndarray, further: Mapping[str, np.ndarray]) -> None:
-        """Keep several minibatches' :data:`MEASUREMENTS`, and the surrogate's own."""
+    def extend(
+        self, table: np.ndarray, further: Mapping[str, np.ndarray], trained: tuple[bool, bool]
+    ) -> None:
+        """Keep several minibatches' :data:`MEASUREMENTS`, and the surrogate's own; see :meth:`add`."""
         columns = np.stack([table[name] for name in COMMON], axis=1)
         self._rows.extend(th.from_numpy(columns).unbind())
-        for name, values in further.items():
+        self._trained.extend([(*trained, self._epoch)] * len(table))
+        for name, values in further.items() if trained[0] else ():
             self._further.setdefault(name, []).extend(th.from_numpy(values).unbind())
 
     def averages(self) -> dict[str, float]:
         """One number per common measurement, following Stable-Baselines3's conventions.
 
-        Means over the whole update, except ``loss`` (the last minibatch's), ``approx_kl`` (the mean
-        over the last pass) and ``log_ratio_max`` (the largest). Minibatches with a loss that is not
-        finite are left out.
+        Means over the minibatches that the half in question was trained with, except ``loss`` (the last
+        minibatch's), ``approx_kl`` (the mean over the actor's last pass) and ``log_ratio_max`` (the
+        largest). Minibatches with a loss that is not finite are left out.
         """
         if not self._rows:
             return dict.fromkeys(COMMON, math.nan)
         table = th.stack(self._rows).cpu().numpy().astype(np.float64)
-        start = self._last_epoch_start
+        actor, critic, epoch = np.array(self._trained, np.int64).T
         finite = np.isfinite(table[:, COMMON.index("loss")])
-        if finite[start:].any():
-            start = int(finite[:start].sum())
-            table = table[finite]
-        columns = dict(zip(COMMON, table.T, strict=True))
-        result = {name: float(column.mean()) for name, column in columns.items()}
+        last = epoch == epoch[actor > 0].max(initial=0)
+        # Where nothing was finite, what was not is shown.
+        actor, critic, last = (
+            rows * finite if (rows * finite).any() else rows for rows in (actor, critic, last)
+        )
+        rows_of = {**dict.fromkeys(COMMON, actor), **dict.fromkeys(_OF_CRITIC, critic)}
+        rows_of |= {**dict.fromkeys(_OF_BOTH, np.maximum(actor, critic)), "approx_kl": last * actor}
+        columns = {name: table[rows_of[name] > 0, k] for k, name in enumerate(COMMON)}
+        result = {name: float(column.mean()) if len(column) else math.nan for name, column in columns.items()}
         result["loss"] = float(columns["loss"][-1])
-        result["approx_kl"] = float(columns["approx_kl"][start:].mean())
-        result["log_ratio_max"] = float(columns["log_ratio_max"].max())
+        result["log_ratio_max"] = float(columns["log_ratio_max"].max(initial=-math.inf))
         return result
 
     def further(self) -> dict[str, float]:

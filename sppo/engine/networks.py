@@ -81,10 +81,12 @@ def forward(
     hidden: np.ndarray,
     ones: np.ndarray,
     rows: int,
+    first: int,
+    end: int,
 ) -> None:
-    """Fill ``hidden`` with every layer's output for the first ``rows`` rows of ``features``."""
+    """Fill ``hidden`` with the outputs of layers ``first`` to ``end`` for ``rows`` rows of ``features``."""
     capacity = ones.shape[0]
-    for k in range(layers.shape[0]):
+    for k in range(first, end):
         width, fan_in, source = layers[k, FAN_OUT], layers[k, FAN_IN], layers[k, SOURCE]
         start = layers[k, COLUMN] * capacity
         weight = layers[k, WEIGHT]
@@ -113,10 +115,12 @@ def backward(
     delta: np.ndarray,
     ones: np.ndarray,
     rows: int,
+    first: int,
+    end: int,
 ) -> None:
-    """Turn the outputs' gradients in ``delta`` into the parameters' gradients."""
+    """Turn the outputs' gradients in ``delta`` into the gradients of the parameters of these layers."""
     capacity = ones.shape[0]
-    for k in range(layers.shape[0] - 1, -1, -1):
+    for k in range(end - 1, first - 1, -1):
         width, fan_in, source = layers[k, FAN_OUT], layers[k, FAN_IN], layers[k, SOURCE]
         start = layers[k, COLUMN] * capacity
         weight = layers[k, WEIGHT]

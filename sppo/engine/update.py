@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,18 +11,22 @@ import numpy as np
 from stable_baselines3.common.buffers import RolloutBuffer
 
 from sppo.engine import kernels
+from sppo.engine.distributions import GAUSSIAN
 from sppo.engine.layout import Layout, features_of
 from sppo.engine.measurements import MEASUREMENTS
 from sppo.engine.memory import FlatMemory
 from sppo.engine.threads import blas_threads
+from sppo.surrogates import Slope
 
 #: divergence between the policy and itself, computed by two programs in float32
 ROUNDING = 1e-10
+#: states that go through the policy at once when the divergence is looked at
+_ROWS = 512
 
 
 @dataclass(frozen=True)
-class EpochResult:
-    """What one pass over the buffer gave.
+class Result:
+    """What some minibatches of a pass gave.
 
     :param measured: one record per minibatch, see :data:`~sppo.engine.measurements.MEASUREMENTS`
     :param skipped: minibatches left out because their loss or gradient was not finite
@@ -34,66 +38,136 @@ class EpochResult:
     finished: bool
 
 
-def run_update(
-    model: Any, slope: Any, clip_range_vf: float | None, layout: Layout, memory: FlatMemory
-) -> Iterator[EpochResult]:
-    """Train on the model's buffer for ``n_epochs`` passes or until ``target_kl`` ends one; yields each pass.
+class CompiledUpdate:
+    """One update: the data in the kernels' types, and the passes over them.
 
-    The minibatches are drawn as :meth:`RolloutBuffer.get` draws them, from NumPy's global generator.
+    :param halves: who is trained, see :class:`sppo.algorithms.trust_region.Halves`
     """
-    buffer, optimizer = model.rollout_buffer, model.policy.optimizer
-    memory.bind_optimizer(optimizer)
-    group = optimizer.param_groups[0]
-    beta1, beta2 = group["betas"]
-    adam = kernels.Adam(
-        *(float(group["lr"]), float(beta1), float(beta2), float(group["eps"])),
-        *(float(group["weight_decay"]), float(model.max_grad_norm)),
-    )
-    objective = kernels.Objective(
-        slope,
-        clip_range_vf=math.inf if clip_range_vf is None else float(clip_range_vf),
-        ent_coef=float(model.ent_coef),
-        vf_coef=float(model.vf_coef),
-        normalize_advantage=bool(model.normalize_advantage),
-        kl_limit=math.inf if model.target_kl is None else 1.5 * float(model.target_kl) + ROUNDING,
-    )
-    n_samples = buffer.buffer_size * buffer.n_envs
-    n_minibatches = -(-n_samples // model.batch_size)
-    workspace = layout.workspace(min(model.batch_size, n_samples))
-    observations, data = None, None
-    for _ in range(model.n_epochs):
-        order = np.random.permutation(n_samples)  # noqa: NPY002  (the generator the buffer draws from)
-        if data is None:
-            observations, data = _prepare(model.policy, buffer)
-        measured = np.zeros(n_minibatches, MEASUREMENTS)
-        with blas_threads(layout, len(workspace[3])):
-            count, skipped, finished = kernels.run_epoch(
-                *(layout.layers, layout.heads, layout.kind, layout.sizes, objective, adam),
-                *(order, observations, data, memory.state, workspace, measured),
+
+    def __init__(
+        self,
+        model: Any,
+        slope: Slope,
+        clip_range_vf: float | None,
+        halves: Any,
+        layout: Layout,
+        memory: FlatMemory,
+    ) -> None:
+        self._model, self._halves, self._layout, self._memory = model, halves, layout, memory
+        optimizer = model.policy.optimizer
+        memory.bind_optimizer(optimizer)
+        group = optimizer.param_groups[0]
+        lr, own_lr = float(group["lr"]), halves.critic_learning_rate
+        self._adam = kernels.Adam(
+            *(lr, lr if own_lr is None else own_lr, float(group["betas"][0]), float(group["betas"][1])),
+            *(float(group["eps"]), float(group["weight_decay"]), float(model.max_grad_norm)),
+        )
+        self._objective = kernels.Objective(
+            slope,
+            clip_range_vf=math.inf if clip_range_vf is None else float(clip_range_vf),
+            ent_coef=float(model.ent_coef),
+            vf_coef=float(model.vf_coef),
+            normalize_advantage=bool(model.normalize_advantage),
+            kl_limit=math.inf if model.target_kl is None else 1.5 * float(model.target_kl) + ROUNDING,
+        )
+        critic = {id(parameter) for parameter in halves.critic_parameters}
+        parameters = list(model.policy.parameters())
+        self._owners = np.array([id(parameter) in critic for parameter in parameters], np.int64)
+        self._segments = _segments([parameter.numel() for parameter in parameters], self._owners)
+        buffer = model.rollout_buffer
+        self._n_samples = buffer.buffer_size * buffer.n_envs
+        self._workspace = layout.workspace(min(model.batch_size, self._n_samples))
+        self._observations = np.zeros((0, 0))
+        self._data: tuple[np.ndarray, ...] = ()
+        self._old: np.ndarray | None = None
+
+    def minibatches(self, every: int | None) -> Iterator[Result]:
+        """One pass, drawn as :meth:`RolloutBuffer.get` draws it, from NumPy's global generator.
+
+        :param every: pause after so many minibatches; ``None``: after all
+        """
+        order = np.random.permutation(self._n_samples)  # noqa: NPY002  (the generator the buffer draws from)
+        if not self._data:
+            self.read_buffer()
+        layout, halves, capacity = self._layout, self._halves, len(self._workspace[3])
+        chunk = self._n_samples if every is None else every * capacity
+        for start in range(0, self._n_samples, chunk):
+            rows = order[start : start + chunk]
+            measured = np.zeros(-(-len(rows) // capacity), MEASUREMENTS)
+            trained = kernels.Trained(halves.apart, halves.trains_actor, halves.trains_critic)
+            with blas_threads(layout, capacity):
+                count, skipped, finished = kernels.run_epoch(
+                    *(layout.layers, layout.heads, layout.kind, layout.sizes, self._objective, self._adam),
+                    *(trained, self._segments, self._owners, rows, self._observations, self._data),
+                    *(self._memory.state, self._workspace, measured),
+                )
+            yield Result(measured[:count], skipped, finished)
+
+    def read_buffer(self) -> None:
+        """Bring the buffer into the order of its own ``get`` and its arrays into the kernels' types."""
+        policy, buffer, n_samples = self._model.policy, self._model.rollout_buffer, self._n_samples
+        _flatten(buffer)
+        self._observations = features_of(
+            buffer.observations, policy.observation_space, policy.normalize_images
+        )
+
+        def flat(values: np.ndarray) -> np.ndarray:
+            return np.ascontiguousarray(values.reshape(n_samples), np.float32)
+
+        masks = getattr(buffer, "action_masks", np.zeros((n_samples, 0)))
+        arrays = (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns)
+        self._data = (
+            np.ascontiguousarray(buffer.actions.reshape(n_samples, -1), np.float32),
+            np.ascontiguousarray(masks.reshape(n_samples, masks.shape[-1]), np.float32),
+            *(flat(array) for array in arrays),
+            np.zeros((0, self._layout.n_outputs), np.float32) if self._old is None else self._old,
+            self._log_std() if self._old is None else self._old_log_std,
+        )
+
+    def remember_policy(self) -> Callable[[], float]:
+        """Take the policy for the old one; how to compute the mean divergence of a later one from it."""
+        if not self._data:
+            self.read_buffer()
+        layout = self._layout
+        workspace = layout.workspace(min(_ROWS, self._n_samples))
+        new = np.zeros((self._n_samples, layout.n_outputs), np.float32)
+
+        def evaluate() -> None:
+            with blas_threads(layout, len(workspace[3])):
+                kernels.policy_outputs(
+                    *(layout.layers, layout.heads, layout.kind, layout.sizes, self._memory.parameters),
+                    *(self._observations.reshape(-1), self._data[1], workspace, new),
+                )
+
+        def divergence() -> float:
+            evaluate()
+            return kernels.mean_divergence(
+                layout.kind, layout.sizes, new, self._log_std(), self._old, self._old_log_std
             )
-        yield EpochResult(measured[:count], skipped, finished)
-        if not finished:
-            return
+
+        evaluate()
+        self._old, self._old_log_std = new.copy(), self._log_std().copy()
+        self._data = (*self._data[:6], self._old, self._old_log_std)
+        return divergence
+
+    def _log_std(self) -> np.ndarray:
+        start = self._layout.heads[2]
+        width = self._layout.n_outputs if self._layout.kind == GAUSSIAN else 0
+        return self._memory.parameters[start : start + width]
 
 
-def _prepare(policy: Any, buffer: RolloutBuffer) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Bring the buffer into the order of its own ``get`` and its arrays into the kernel's types."""
+def _segments(sizes: list[int], owners: np.ndarray) -> np.ndarray:
+    """Where in the flat parameters stretches of one owner's begin and end, and whose they are."""
+    ends = np.cumsum(sizes)
+    changes = np.flatnonzero(np.diff(owners))
+    starts = np.concatenate([[0], ends[changes]])
+    return np.stack([starts, [*ends[changes], ends[-1]], owners[[*changes, len(owners) - 1]]], axis=1)
+
+
+def _flatten(buffer: RolloutBuffer) -> None:
+    if buffer.generator_ready:
+        return
     names = ["observations", "actions", "values", "log_probs", "advantages", "returns"]
-    masked = hasattr(buffer, "action_masks")
-    if not buffer.generator_ready:
-        for name in [*names, "action_masks"] if masked else names:
-            setattr(buffer, name, buffer.swap_and_flatten(getattr(buffer, name)))
-        buffer.generator_ready = True
-    n_samples = len(buffer.observations)
-    observations = features_of(buffer.observations, policy.observation_space, policy.normalize_images)
-
-    def flat(values: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(values.reshape(n_samples), np.float32)
-
-    masks = getattr(buffer, "action_masks", np.zeros((n_samples, 0)))
-    data = (
-        np.ascontiguousarray(buffer.actions.reshape(n_samples, -1), np.float32),
-        np.ascontiguousarray(masks.reshape(n_samples, masks.shape[-1]), np.float32),
-        *(flat(array) for array in (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns)),
-    )
-    return observations, data
+    for name in [*names, "action_masks"] if hasattr(buffer, "action_masks") else names:
+        setattr(buffer, name, buffer.swap_and_flatten(getattr(buffer, name)))
+    buffer.generator_ready = True

@@ -39,7 +39,7 @@ TRAINING_STATE: dict[str, object] = {
     **dict.fromkeys(("policy_class", "observation_space", "action_space", "_left_out")),
     **dict.fromkeys(("n_envs", "_stats_window_size", "num_timesteps", "_total_timesteps"), 0),
     **dict.fromkeys(("_num_timesteps_at_start", "_episode_num", "_n_updates"), 0),
-    "_current_progress_remaining": 1.0,
+    **dict.fromkeys(("_current_progress_remaining", "auto_eta"), 1.0),
 }
 #: The state of a run in progress: training goes on without it.
 RUN_STATE = frozenset(

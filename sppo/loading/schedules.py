@@ -23,7 +23,7 @@ from sppo.loading.errors import NotRestorable
 from sppo.loading.pickletree import Call, Global, Pairs
 from sppo.loading.rebuild import Rebuilder, builds
 
-SCHEDULE_KEYS = ("learning_rate", "clip_range", "clip_range_vf", "eta")
+SCHEDULE_KEYS = ("learning_rate", "clip_range", "clip_range_vf", "eta", "kl_budget", "critic_learning_rate")
 
 
 @dataclass(frozen=True)

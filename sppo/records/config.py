@@ -7,7 +7,8 @@ changes nothing therefore leaves every run that was ever made where it can be fo
 * a later key enters only if its value is not the default. To change such a default, write the former one
   into the frozen baseline first;
 * a surrogate's parameter that the run's own surrogate does not have, or that makes no difference to it,
-  counts as the frozen baseline's value: PPO's ``clip_mode`` may be one-sided or two-sided.
+  counts as the frozen baseline's value: PPO's ``clip_mode`` may be one-sided or two-sided;
+* ``divergence`` counts where there is an ``eta`` and it is exact: it was sampled before one could say so.
 """
 
 from __future__ import annotations
@@ -103,6 +104,9 @@ class RunConfig:
     def from_dict(cls, config: Values) -> RunConfig:
         """The inverse of :meth:`as_dict`."""
         values = dict(config)
+        parameters = values["parameters"]
+        if parameters.get("eta") is not None and "divergence" not in parameters:
+            values["parameters"] = {**parameters, "divergence": "sampled"}
         return cls(cls=values.pop("class", "sppo"), **values)
 
     @cached_property
@@ -139,6 +143,9 @@ def identity(config: Values) -> dict[str, object]:
     if isinstance(values.get("policy_kwargs"), Mapping):
         shape = _counted(values["policy_kwargs"], frozen["policy_kwargs"], defaults(POLICY_KWARGS))
         counted["policy_kwargs"] = shape
+    counted.pop("divergence", None)
+    if values.get("eta") is not None and values.get("divergence") == "exact":
+        counted["divergence"] = "exact"
     if "clip_mode" in counted and not _matters(values):
         counted["clip_mode"] = frozen["clip_mode"]
     normalize = _counted(config.get("normalize", {}), BASELINE_V1["normalize"], defaults(NORMALIZE))

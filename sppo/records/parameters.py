@@ -11,7 +11,17 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sppo.parameters import LINEAR, Parameter
-from sppo.surrogates import MDPO, PPO, SMDPO, SPPO, Surrogate, chosen
+from sppo.surrogates import (
+    AUTO,
+    MDPO,
+    PPO,
+    SMDPO,
+    SPPO,
+    TRAINING,
+    Surrogate,
+    check_proximity,
+    chosen,
+)
 
 
 class Setting(NamedTuple):
@@ -83,6 +93,7 @@ _PPO: Settings = {
     "max_grad_norm": _setting(0.5, "float", "largest norm of a gradient; none: no limit", **_OFF),
     "target_kl": _setting(None, "float", "stop an update beyond this divergence", **_OFF),
     "engine": _setting("auto", "choice", "update loop", choices=("auto", "reference", "fast")),
+    **{name: Setting(None if one.nullable else False, one) for name, one in TRAINING.items()},
 }
 
 _TRPO: Settings = {
@@ -137,7 +148,7 @@ def surrogate_of(values: Mapping[str, Any], progress: float = 1.0) -> Surrogate:
     def number(value: Any) -> Any:
         if isinstance(value, str) and value.startswith(LINEAR):
             return float(value[len(LINEAR) :]) * progress
-        return value
+        return 1.0 if value == AUTO else value
 
     return kind(**{name: number(values[name]) for name in kind.parameters() if name in values})
 
@@ -160,4 +171,4 @@ def check_together(cls: str, values: Mapping[str, Any], sizes: Mapping[str, int]
         raise ValueError(f"batch_size = {size} does not divide n_steps x n_envs = {batch} transitions")
     if cls == "sppo":
         for progress in (1.0, 0.0):
-            surrogate_of(values, progress)
+            check_proximity(surrogate_of(values, progress), values.get("eta"), values.get("kl_budget"))

@@ -12,6 +12,7 @@ from sppo.records import run_files
 from sppo.records.config import RunConfig
 from sppo.records.parameters import surrogate_of
 from sppo.study.lock import is_locked
+from sppo.surrogates import TRAINING
 
 #: In the order in which tables show them.
 STATUSES = ("completed", "running", "interrupted", "failed", "pending")
@@ -57,6 +58,7 @@ def predicted_seconds(run: RunConfig) -> float:
         surrogate = surrogate_of(parameters)
         # As the algorithm decides: "auto" keeps upstream's own surrogate on upstream's loop.
         upstreams = surrogate.label == "ppo" and parameters.get("eta") is None
+        upstreams = upstreams and not any(parameters.get(name) for name in TRAINING)
         slow = surrogate.compiled() is None or (parameters.get("engine") == "auto" and upstreams)
     update = _UPDATE["reference" if slow else "fast"]
     evaluation = run.evaluations * run.eval_episodes * _EPISODE * _EVALUATE

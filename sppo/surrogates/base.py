@@ -54,6 +54,7 @@ class Slope(NamedTuple):
     :param below: how far below zero the distance may be
     :param above: how far above zero the distance may be
     :param inverse_eta: weight of the divergence
+    :param exact: whether the divergence is the distributions', or estimated from the log-ratio
     """
 
     use_softmax: bool
@@ -61,6 +62,7 @@ class Slope(NamedTuple):
     below: float
     above: float
     inverse_eta: float
+    exact: bool = False
 
 
 class Surrogate:
@@ -75,8 +77,6 @@ class Surrogate:
     title: ClassVar[str]
     #: its lines in reports
     colour: ClassVar[str]
-    #: whether :class:`Sample` is to hold both distributions (a second forward pass)
-    needs_distributions: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -91,6 +91,16 @@ class Surrogate:
     def objective(self, sample: Sample) -> Tensor:
         """The objective per transition; its mean over the minibatch is maximised."""
         raise NotImplementedError(f"{type(self).__name__} has no objective")
+
+    @property
+    def needs_distributions(self) -> bool:
+        """Whether :class:`Sample` is to hold both distributions (a second forward pass)."""
+        return False
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it keeps the new policy close to the old one by itself; else a ``kl_budget`` has to."""
+        return True
 
     def outside(self, sample: Sample) -> tuple[Tensor, Tensor]:
         """Which transitions lie above and below the interval that the policy is to stay in, if any."""

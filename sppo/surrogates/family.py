@@ -8,29 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from sppo.surrogates.base import Sample, Slope, Surrogate, find, parameter
+from sppo.surrogates.divergences import forward_kl, kl_divergence, reverse_kl
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 ClipMode = Literal["one-sided", "two-sided", "symmetric"]
-
-
-def forward_kl(log_ratio: Tensor) -> Tensor:
-    r"""Single-sample estimate of :math:`\mathrm{KL}(\pi_t \| \pi)`: :math:`-r`, as in the printed sMDPO.
-
-    Unbiased under samples of the old policy; single samples may be negative.
-    """
-    return -log_ratio
-
-
-def reverse_kl(log_ratio: Tensor) -> Tensor:
-    r"""Single-sample estimate of :math:`\mathrm{KL}(\pi \| \pi_t)`: :math:`e^r r - (e^r - 1)`.
-
-    The importance-weighted :math:`e^r r` is unbiased under samples of the old policy;
-    :math:`e^r - 1`, which has mean zero, is its control variate. It makes every sample's term
-    non-negative and its gradient zero at :math:`\pi = \pi_t`.
-    """
-    return log_ratio.exp() * log_ratio - log_ratio.expm1()
+DivergenceMode = Literal["exact", "sampled"]
+#: ``eta=AUTO``: steered so that the policy moves as far as ``kl_budget`` allows
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -41,20 +27,22 @@ class _Cell(Surrogate):
     eta: float | None = parameter(
         None,
         "schedule",
-        "step size of the divergence from the old policy; smaller keeps closer",
+        "step size of the divergence from the old policy; smaller keeps closer; auto: steered to kl_budget",
         low=0,
         above=True,
-        advice="write eta=1.0, say (smaller keeps closer to the old policy), or eta=None to train with the "
-        "clip alone",
+        words=(AUTO,),
+        advice='write eta=1.0, say (smaller keeps closer to the old policy), eta="auto" together with a '
+        "kl_budget, or eta=None to train with the clip alone",
+    )
+    divergence: DivergenceMode = parameter(
+        "exact",
+        "choice",
+        "the divergence behind eta: in closed form, or estimated from the action taken",
+        choices=get_args(DivergenceMode),
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.eta is None and math.inf in self.interval:
-            raise ValueError(
-                "with neither a clip nor eta nothing keeps the new policy close to the old one: "
-                "write clip_range=0.2, or eta=1.0, or both"
-            )
         if self.eta is not None and not self.eta > 0:
             raise ValueError(
                 f"eta must be positive, got {self.eta}: let its schedule end above zero, "
@@ -71,30 +59,56 @@ class _Cell(Surrogate):
         """Whether every sample outside is cut, or only those that would move further out."""
         return False
 
-    def divergence(self, sample: Sample) -> Tensor:
-        """The representation's own divergence from the old policy, estimated per transition."""
-        estimate = forward_kl if self.softmax else reverse_kl
-        return estimate(sample.log_ratio)
+    @property
+    def is_exact(self) -> bool:
+        """Whether the divergence in closed form is part of the objective."""
+        return self.eta is not None and self.divergence == "exact"
+
+    @property
+    def needs_distributions(self) -> bool:
+        return self.is_exact
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.eta is not None or math.inf not in self.interval
+
+    def distance(self, sample: Sample) -> Tensor:
+        """The representation's own divergence from the old policy per transition."""
+        if not self.is_exact:
+            return (forward_kl if self.softmax else reverse_kl)(sample.log_ratio)
+        new, old = sample.distribution, sample.old_distribution
+        if new is None or old is None:
+            raise ValueError(
+                'divergence="exact" needs both distributions of the sample: give them, or write '
+                'divergence="sampled"'
+            )
+        return kl_divergence(old, new) if self.softmax else kl_divergence(new, old)
 
     def outside(self, sample: Sample) -> tuple[Tensor, Tensor]:
         below, above = self.interval
-        distance = sample.log_ratio if self.softmax else sample.ratio - 1
-        return distance > above, distance < -below
+        place = sample.log_ratio if self.softmax else sample.ratio - 1
+        return place > above, place < -below
 
     def measured(self, sample: Sample) -> dict[str, Tensor]:
-        return {} if self.eta is None else {"eta_term": self.divergence(sample).mean() / self.eta}
+        return {} if self.eta is None else {"eta_term": self.distance(sample).mean() / self.eta}
 
     def slope(self) -> Slope:
         """The compiled form; each cell says so itself, because a subclass may maximise something else."""
-        return Slope(self.softmax, self.two_sided, *self.interval, 0.0 if self.eta is None else 1 / self.eta)
+        weight = 0.0 if self.eta is None else 1 / self.eta
+        return Slope(self.softmax, self.two_sided, *self.interval, weight, self.is_exact)
 
     def objective(self, sample: Sample) -> Tensor:
         linear = self.linear(sample)
-        return linear if self.eta is None else linear - self.divergence(sample) / self.eta
+        return linear if self.eta is None else linear - self.distance(sample) / self.eta
 
     def linear(self, sample: Sample) -> Tensor:
         """The objective without the divergence."""
         raise NotImplementedError
+
+    @property
+    def label(self) -> str:
+        # How a divergence that is off would be computed is no variant.
+        return super().label if self.eta is not None else super().label.removesuffix("-sampled")
 
 
 @dataclass(frozen=True)
@@ -207,7 +221,10 @@ class SPPO(_Clipped):
 
 @dataclass(frozen=True)
 class MDPO(_Cell):
-    r"""Mirror descent, :math:`A e^r - \mathrm{KL}(\pi \| \pi_t) / \eta`, with :func:`reverse_kl`."""
+    r"""Mirror descent, :math:`A e^r - \mathrm{KL}(\pi \| \pi_t) / \eta`.
+
+    With ``divergence="sampled"`` the divergence is estimated by :func:`~sppo.surrogates.reverse_kl`.
+    """
 
     name = "mdpo"
     title = "MDPO"
@@ -221,7 +238,11 @@ class MDPO(_Cell):
 
 @dataclass(frozen=True)
 class SMDPO(_Cell):
-    r"""sMDPO, :math:`A r - \mathrm{KL}(\pi_t \| \pi) / \eta`, with :func:`forward_kl`."""
+    r"""sMDPO, :math:`A r - \mathrm{KL}(\pi_t \| \pi) / \eta`.
+
+    With ``divergence="sampled"`` the divergence is estimated by :func:`~sppo.surrogates.forward_kl`, as
+    printed: its gradient is not zero sample by sample, and with a large ``eta`` the objective has no bound.
+    """
 
     name = "smdpo"
     title = "sMDPO"

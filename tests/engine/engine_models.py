@@ -112,7 +112,9 @@ def update_once(model: Any, engine: str) -> tuple[np.ndarray, dict[str, np.ndarr
     np.random.seed(7)  # noqa: NPY002  (the generator the buffer draws from)
     model.logger.name_to_value.clear()
     model._n_updates = 0
+    auto_eta = model.auto_eta
     model.train()
+    model.auto_eta = auto_eta
     logged = {k: v for k, v in model.logger.name_to_value.items() if k.startswith("train/")}
     assert logged.pop("train/engine") == engine
     result = flat(model.policy), moments(model.policy), logged

@@ -17,11 +17,15 @@ SURROGATES: dict[str, dict[str, Any]] = {
     "sppo": {},
     "sppo-one-sided": {"clip_mode": "one-sided"},
     "smdpo": {"clip_range": None, "eta": 0.5},
+    "smdpo-sampled": {"clip_range": None, "eta": 0.5, "divergence": "sampled"},
     "sppo+eta": {"eta": 0.5},
     "sppo-one-sided+eta": {"eta": 2.0, "clip_mode": "one-sided"},
     "ppo": {"use_softmax": False},
     "ppo-symmetric": {"use_softmax": False, "clip_mode": "symmetric"},
     "mdpo": {"use_softmax": False, "clip_range": None, "eta": 0.5},
+    "mdpo-sampled": {"use_softmax": False, "clip_range": None, "eta": 0.5, "divergence": "sampled"},
+    "constrained": {"clip_range": None, "kl_budget": 1e-3, "n_epochs": 3},
+    "constrained-mdpo": {"use_softmax": False, "clip_range": None, "eta": "auto", "kl_budget": 1e-3},
     "ppo+eta": {"use_softmax": False, "eta": 0.5},
 }
 
@@ -51,6 +55,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "schedules": {"learning_rate": lambda left: 2e-3 * left, "clip_range": lambda left: 0.1 + 0.1 * left},
     "passes": {"n_epochs": 4},
     "target-kl": {"n_epochs": 6, "target_kl": 3e-3, "learning_rate": 5e-3},
+    "budget": {"n_epochs": 4, "kl_budget": 2e-3, "learning_rate": 3e-3},
+    "critic-passes": {"n_epochs": 1, "n_critic_epochs": 4},
+    "actor-passes": {"n_epochs": 3, "n_critic_epochs": 1},
+    "critic-rate": {"n_epochs": 2, "critic_learning_rate": lambda left: 5e-3 * left, "max_grad_norm": 0.1},
+    "fresh-advantages": {"n_epochs": 3, "recompute_advantages": True, "clip_range_vf": 0.2},
+    "everything": {
+        "n_epochs": 3,
+        "n_critic_epochs": 5,
+        "kl_budget": 2e-3,
+        "critic_learning_rate": 3e-3,
+        "recompute_advantages": True,
+        "clip_range": None,
+        "eta": "auto",
+    },
 }
 
 
@@ -84,7 +102,7 @@ def test_surrogates_and_actions(surrogate: str, action: str) -> None:
     assert_same_update(make_model(action=action, ent_coef=0.01, **SURROGATES[surrogate]))
 
 
-@pytest.mark.parametrize("surrogate", ["sppo", "ppo"])
+@pytest.mark.parametrize("surrogate", ["sppo", "ppo", "smdpo", "mdpo", "constrained"])
 @pytest.mark.parametrize("action", ["discrete", "multidiscrete", "multibinary"])
 def test_masks(surrogate: str, action: str) -> None:
     model = make_model(action=action, masked=True, ent_coef=0.01, **SURROGATES[surrogate])

@@ -18,11 +18,11 @@ CELLS: dict[str, Surrogate] = {
     "ppo-symmetric": PPO(clip_range=EPSILON, clip_mode="symmetric"),
     "sppo-two-sided": SPPO(clip_range=EPSILON, clip_mode="two-sided"),
     "sppo": SPPO(clip_range=EPSILON),
-    "mdpo": MDPO(eta=ETA),
-    "smdpo": SMDPO(eta=ETA),
-    "ppo+eta": PPO(clip_range=EPSILON, eta=ETA),
-    "sppo-two-sided+eta": SPPO(clip_range=EPSILON, eta=ETA, clip_mode="two-sided"),
-    "sppo+eta": SPPO(clip_range=EPSILON, eta=ETA),
+    "mdpo": MDPO(eta=ETA, divergence="sampled"),
+    "smdpo": SMDPO(eta=ETA, divergence="sampled"),
+    "ppo+eta": PPO(clip_range=EPSILON, eta=ETA, divergence="sampled"),
+    "sppo-two-sided+eta": SPPO(clip_range=EPSILON, eta=ETA, divergence="sampled", clip_mode="two-sided"),
+    "sppo+eta": SPPO(clip_range=EPSILON, eta=ETA, divergence="sampled"),
 }
 
 

@@ -1,0 +1,217 @@
+"""How far the policy moves in an update, and who is trained in it: actor and critic together, or apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch as th
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.torch_layers import MlpExtractor
+from stable_baselines3.common.type_aliases import Schedule
+
+if TYPE_CHECKING:
+    from sppo.algorithms.surrogate_algorithm import SurrogateAlgorithm
+
+#: minibatches between two looks at the divergence
+LOOK_EVERY = 4
+#: a policy that would leave the trust region ends between this part of the budget and all of it
+CLOSE = 0.95
+_HALVINGS = 20
+#: what only the value depends on, by the names that Stable-Baselines3 and sb3-contrib give it
+_CRITIC = ("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.", "lstm_critic.", "critic.")
+
+
+def is_critics(name: str) -> bool:
+    """Whether actions do not depend on the parameter of this name."""
+    return name.startswith(_CRITIC)
+
+
+def shares_layers(policy: ActorCriticPolicy) -> bool:
+    """Whether the value's gradient reaches layers of the actor's."""
+    extractor, network = policy.features_extractor, policy.mlp_extractor
+    features = policy.share_features_extractor and any(True for _ in extractor.parameters())
+    own = isinstance(network, MlpExtractor) or all(
+        name.startswith(("policy_net.", "value_net.")) for name, _ in network.named_parameters()
+    )
+    return features or not own
+
+
+class TrustRegion:
+    r"""The policies within :math:`\mathrm{KL}(\pi_t \| \pi) \le` ``budget``, averaged over the batch.
+
+    :param parameters: what moves the policy
+    :param divergence: computes the divergence of the policy as it is now
+    """
+
+    def __init__(
+        self, budget: float, parameters: list[th.nn.Parameter], divergence: Callable[[], float]
+    ) -> None:
+        self.budget = budget
+        #: the divergence at the last look
+        self.kl = 0.0
+        #: whether a look found the policy outside; it has been put back since
+        self.reached = False
+        self._parameters = parameters
+        self._divergence = divergence
+        self._inside = self._copies()
+
+    def look(self) -> None:
+        """Remember the policy if it is inside; else put it back onto the way from there, near the border."""
+        kl = self._divergence()
+        if kl <= self.budget:
+            self.kl, self._inside = kl, self._copies()
+            return
+        self.reached = True
+        outside, inner, outer = self._copies(), 0.0, 1.0
+        for _ in range(_HALVINGS):
+            if self.kl >= CLOSE * self.budget:
+                break
+            part = (inner + outer) / 2
+            self._place(outside, part)
+            if (kl := self._divergence()) <= self.budget:
+                inner, self.kl = part, kl
+            else:
+                outer = part
+        self._place(outside, inner)
+
+    def _copies(self) -> list[th.Tensor]:
+        return [parameter.detach().clone() for parameter in self._parameters]
+
+    def _place(self, outside: list[th.Tensor], part: float) -> None:
+        with th.no_grad():
+            for parameter, start, end in zip(self._parameters, self._inside, outside, strict=True):
+                # Not th.lerp: what is not finite outside must not come in with a weight of zero.
+                parameter.copy_(start + part * (end - start) if part else start)
+
+
+@dataclass(frozen=True)
+class EtaController:
+    """Steers ``eta`` so that an update just reaches its trust region: smaller after one that was put back.
+
+    For small steps the divergence grows with the square of ``eta``, hence the root.
+    """
+
+    rate: float = 1.5
+    low: float = 1e-6
+    high: float = 1e6
+
+    def __call__(self, eta: float, region: TrustRegion) -> float:
+        """The next ``eta``, after an update with this one."""
+        room = math.sqrt(region.budget / region.kl) if region.kl > 0 else math.inf
+        factor = 1 / self.rate if region.reached else min(room, self.rate)
+        return min(max(eta * factor, self.low), self.high)
+
+
+class Halves:
+    """Who is trained in an update, for how many passes, and by which steps.
+
+    Together, as upstream: one loss, one gradient norm, ``n_epochs`` passes. With a ``kl_budget``,
+    ``n_critic_epochs`` or a ``critic_learning_rate`` apart: each half has its passes, its gradient norm and
+    its learning rate, and the actor rests once the policy has reached its trust region. Layers that both
+    share are the actor's: they rest with it.
+    """
+
+    def __init__(self, model: SurrogateAlgorithm) -> None:
+        self._model = model
+        self._optimizer = model.policy.optimizer
+        self._max_norm = model.max_grad_norm
+        progress = model._current_progress_remaining
+        self.budget = _at("kl_budget", model.kl_budget, progress)
+        self.critic_learning_rate = _at("critic_learning_rate", model.critic_learning_rate, progress)
+        self.apart = model.trains_apart
+        self._passes = model.n_epochs, model.n_critic_epochs or model.n_epochs
+        self.n_passes = max(self._passes)
+        self.actor_parameters, self.critic_parameters = model.parameter_halves()
+        self.look_every = None if self.budget is None else LOOK_EVERY
+        self.region: TrustRegion | None = None
+        self.trains_actor = self.trains_critic = True
+        #: minibatches in which the actor was trained
+        self.actor_steps = 0
+        self._steps_since_look = 0
+
+    def bound(self, divergence: Callable[[], float]) -> None:
+        """Begin to watch the trust region, if there is a budget; see :class:`TrustRegion`."""
+        if self.budget is not None:
+            self.region = TrustRegion(self.budget, self.actor_parameters, divergence)
+
+    @property
+    def trained(self) -> tuple[bool, bool]:
+        """Whether the actor is trained now, and whether the critic is."""
+        return self.trains_actor, self.trains_critic
+
+    def start_pass(self, number: int) -> bool:
+        """Whether anything is trained in this pass."""
+        n_actor, n_critic = self._passes
+        self.trains_actor = number < n_actor and not (self.region is not None and self.region.reached)
+        self.trains_critic = number < n_critic
+        return self.trains_actor or self.trains_critic
+
+    def loss(self, actor: th.Tensor, critic: th.Tensor) -> th.Tensor:
+        """The loss of those that are trained."""
+        if self.trains_actor and self.trains_critic:
+            return actor + critic
+        return actor if self.trains_actor else critic
+
+    def step(self, loss: th.Tensor) -> bool:
+        """One step down the loss, unless it or a gradient is not finite: then nothing, and ``False``."""
+        self._optimizer.zero_grad()
+        loss.backward()
+        trained = [self.actor_parameters] * self.trains_actor + [self.critic_parameters] * self.trains_critic
+        if not self.apart:
+            trained = [self.actor_parameters]
+        norms = [th.nn.utils.clip_grad_norm_(half, self._max_norm) for half in trained]
+        # A sum is finite only if all are.
+        if not math.isfinite((loss.detach() + sum(norms)).item()):
+            return False
+        if not self.apart:
+            self._optimizer.step()
+            return True
+        gradients = [[parameter.grad for parameter in half] for half in trained]
+        rates = [group["lr"] for group in self._optimizer.param_groups]
+        for half, own in zip(trained, gradients, strict=True):
+            self._optimizer.zero_grad(set_to_none=True)
+            for parameter, gradient in zip(half, own, strict=True):
+                parameter.grad = gradient
+            if half is self.critic_parameters and self.critic_learning_rate is not None:
+                self._set_rates([self.critic_learning_rate] * len(rates))
+            self._optimizer.step()
+        self._set_rates(rates)
+        return True
+
+    def count(self, minibatches: int = 1) -> bool:
+        """Account for minibatches; look at the divergence when it is time. Whether training goes on."""
+        if self.trains_actor:
+            self.actor_steps += minibatches
+            self._steps_since_look += minibatches
+            if self.look_every is not None and self._steps_since_look >= self.look_every:
+                self._look()
+        return self.trains_actor or self.trains_critic
+
+    def end_pass(self) -> None:
+        """Look at the divergence if the policy has moved since the last look."""
+        if self._steps_since_look:
+            self._look()
+
+    def _look(self) -> None:
+        self._steps_since_look = 0
+        if self.region is not None:
+            self.region.look()
+            self.trains_actor = not self.region.reached
+
+    def _set_rates(self, rates: Iterable[float]) -> None:
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+def _at(name: str, value: float | Schedule | None, progress: float) -> float | None:
+    """What a parameter is at a remaining progress from 1 to 0."""
+    if value is None:
+        return None
+    number = float(value(progress) if callable(value) else value)
+    # Zero is possible: where a schedule ends.
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{name} must not be negative, got {number} (at progress_remaining={progress:.3g})")
+    return number
