@@ -1,9 +1,8 @@
 """The outer loop, compiled: evaluate the policy exactly, record J, improve, repeat.
 
-``Problem`` is a small MDP as arrays, ``Buffers`` the workspace of one run. Each loop writes J(π_t) *before*
-update t. It stops early only when an update changed no bit of the policy's logits: every later iteration
-would repeat it, so the remaining values are filled in. There is a loop per way of improving, because a
-user's first call compiles all that it could reach.
+J(π_t) is written *before* update t. A loop stops early only when an update changed no bit of the policy's
+logits: every later iteration would repeat it. There is a loop per way of improving, because a user's first
+call compiles all that it could reach.
 """
 
 from __future__ import annotations
@@ -21,7 +20,10 @@ SMDPO_STEP, EXPONENTIAL_STEP, MIXTURE_STEP = range(3)
 
 
 class Problem(NamedTuple):
-    """A small MDP: CSR transitions with row s·A + a, rewards (S, A), start distribution, γ, r_l/(1 - γ)."""
+    """An MDP: CSR transitions with row s·A + a, rewards (S, A), start distribution, γ, r_l/(1 - γ).
+
+    ``evaluated``: it is too large to be evaluated here, and the state of the run holds the evaluation.
+    """
 
     indptr: IntArray
     indices: IntArray
@@ -30,10 +32,11 @@ class Problem(NamedTuple):
     start: Array
     gamma: float
     lowest_value: float
+    evaluated: bool
 
 
-class Buffers(NamedTuple):
-    """What one run writes into: the state of the evaluation, and the packets."""
+class State(NamedTuple):
+    """What one run writes into: π_t and all that is known of it, 1/η(s), scratch (S, S), and packets."""
 
     policy: Array
     v: Array
@@ -45,19 +48,12 @@ class Buffers(NamedTuple):
     packets: Packets
 
 
-def new_buffers(states: int, actions: int, inv_eta: Array, dense: bool = True) -> Buffers:
-    """Workspace of a run; ``dense`` runs also need room for an S × S matrix."""
-    pair, single = (states, actions), (states,)
-    return Buffers(
-        policy=np.empty(pair),
-        v=np.empty(single),
-        q=np.empty(pair),
-        advantage=np.empty(pair),
-        occupancy=np.empty(single),
-        inv_eta=inv_eta.copy(),
-        matrix=np.empty((states, states) if dense else (1, 1)),
-        packets=new_packets(states, actions),
-    )
+def new_state(states: int, actions: int, inv_eta: Array, dense: bool = True) -> State:
+    """Room for a run; ``dense`` runs also need an S × S matrix."""
+    policy, q, advantage = np.empty((3, states, actions))
+    v, occupancy = np.empty((2, states))
+    matrix = np.empty((states, states) if dense else (1, 1))
+    return State(policy, v, q, advantage, occupancy, inv_eta.copy(), matrix, new_packets(states, actions))
 
 
 @leaf
@@ -83,66 +79,34 @@ def _softmax(logits: Array, s: int, policy: Array) -> float:
 
 
 @leaf
-def _evaluate(problem: Problem, logits: Array, buffers: Buffers) -> float:
-    for s in range(logits.shape[0]):
-        _softmax(logits, s, buffers.policy)
-    mdp = (problem.indptr, problem.indices, problem.data, problem.reward, problem.start, problem.gamma)
-    b = buffers
-    return evaluate_dense(*mdp, b.policy, b.matrix, b.v, b.q, b.advantage, b.occupancy)
-
-
-@leaf
-def _set_per_state(method: Method, lowest_value: float, buffers: Buffers) -> None:
-    """1/η(s) = V(s) - r_l/(1 - γ), if it was asked for."""
-    if method.per_state:
-        for s in range(buffers.v.size):
-            buffers.inv_eta[s] = max(buffers.v[s] - lowest_value, 0.0)
-
-
-@leaf
-def _improve_fixed(method: Method, lowest_value: float, logits: Array, buffers: Buffers, used: Array) -> bool:
-    """One outer update with a fixed inner step; α < 0 stands for 1/β. Returns whether θ changed."""
-    _set_per_state(method, lowest_value, buffers)
-    alpha = method.alpha
-    if alpha < 0.0:
-        # β = max_s d(s)/(2η(s)): the Hessian of lse has norm at most 1/2
-        smoothness = 0.0
+def _evaluate(problem: Problem, method: Method, logits: Array, state: State, value: float) -> float:
+    """J and all of ``state`` but for 1/η, which is V(s) - r_l/(1 - γ) if it was asked for; or ``value``."""
+    if not problem.evaluated:
         for s in range(logits.shape[0]):
-            smoothness = max(smoothness, 0.5 * buffers.occupancy[s] * buffers.inv_eta[s])
-        alpha = 1.0 / smoothness
-    packs = gather(buffers.packets, logits, buffers.advantage, buffers.occupancy, buffers.inv_eta)
-    fixed_steps(method, alpha, buffers.packets, logits.shape[1], packs)
-    used[0] = alpha
-    return scatter(buffers.packets, packs, logits)
+            _softmax(logits, s, state.policy)
+        mdp = (problem.indptr, problem.indices, problem.data, problem.reward, problem.start, problem.gamma)
+        value = evaluate_dense(
+            *mdp, state.policy, state.matrix, state.v, state.q, state.advantage, state.occupancy
+        )
+    if method.per_state:
+        for s in range(state.v.size):
+            state.inv_eta[s] = max(state.v[s] - problem.lowest_value, 0.0)
+    return value
 
 
 @leaf
-def _improve_search(
-    method: Method, lowest_value: float, logits: Array, buffers: Buffers, used: Array
-) -> bool:
-    """One outer update with a search in every inner step. Returns whether θ changed."""
-    _set_per_state(method, lowest_value, buffers)
-    packs = gather(buffers.packets, logits, buffers.advantage, buffers.occupancy, buffers.inv_eta)
-    search_steps(method, buffers.packets, logits.shape[1], packs, used)
-    return scatter(buffers.packets, packs, logits)
-
-
-@leaf
-def _improve_closed_form(
-    method: Method, lowest_value: float, logits: Array, buffers: Buffers, used: Array
-) -> bool:
+def _closed_form(method: Method, logits: Array, state: State) -> float:
     """One exact update of every state, in log space; logits become log-probabilities.
 
     sMDPO: p ∝ p_t max(1 + ηA, floor), written p_t (1/η + A) so that 1/η = 0 is allowed;
     exponential (MDPO, natural gradient): p ∝ p_t exp(ηA);  mixture (CPI): p = (1 - α)p_t + α greedy(A), where
-    α < 0 stands for min(1, |α| Σ d(s) max_a A(s, a)). ``used`` receives η (its least) or α.
+    α < 0 stands for min(1, |α| Σ d(s) max_a A(s, a)). Returns η (its least) or α.
     """
-    _set_per_state(method, lowest_value, buffers)
-    policy, advantage, inv_eta = buffers.policy, buffers.advantage, buffers.inv_eta
+    policy, advantage, inv_eta = state.policy, state.advantage, state.inv_eta
     states, actions = logits.shape
     alpha, surplus, weakest = method.alpha, 0.0, 0.0
     for s in range(states):
-        surplus += buffers.occupancy[s] * advantage[s, _largest(advantage, s)]
+        surplus += state.occupancy[s] * advantage[s, _largest(advantage, s)]
         weakest = max(weakest, inv_eta[s])
     if alpha < 0.0:
         alpha = min(1.0, -alpha * surplus)
@@ -161,80 +125,62 @@ def _improve_closed_form(
         shift = _softmax(logits, s, policy)
         for a in range(actions):
             logits[s, a] -= shift
-    used[0] = alpha if method.objective == MIXTURE_STEP else 1.0 / weakest
-    return True
-
-
-@leaf
-def _repeat(t: int, values: Array, used: Array) -> None:
-    """Iterations after a fixed point are the last one again."""
-    for later in range(t + 1, values.size):
-        values[later] = values[t]
-        for i in range(used.shape[1]):
-            used[later, i] = used[t, i]
+    return alpha if method.objective == MIXTURE_STEP else 1.0 / weakest
 
 
 @entry
 def run_fixed(
-    problem: Problem, method: Method, logits: Array, buffers: Buffers, values: Array, used: Array
-) -> None:
-    """Algorithm 1 with a fixed inner step size; ``used`` is (iterations, 1)."""
+    problem: Problem, method: Method, logits: Array, state: State, values: Array, used: Array
+) -> int:
+    """Algorithm 1 with a fixed inner step size, in ``used`` (iterations, 1); α < 0 stands for 1/β.
+
+    Returns, as all loops do, the number of iterations made.
+    """
     for t in range(values.size):
-        values[t] = _evaluate(problem, logits, buffers)
-        if not _improve_fixed(method, problem.lowest_value, logits, buffers, used[t]):
-            _repeat(t, values, used)
-            break
+        values[t] = _evaluate(problem, method, logits, state, values[t])
+        alpha = method.alpha
+        if alpha < 0.0:
+            # β = max_s d(s)/(2η(s)): the Hessian of lse has norm at most 1/2
+            smoothness = 0.0
+            for s in range(logits.shape[0]):
+                smoothness = max(smoothness, 0.5 * state.occupancy[s] * state.inv_eta[s])
+            alpha = 1.0 / smoothness
+        used[t, 0] = alpha
+        packs = gather(state.packets, logits, state.advantage, state.occupancy, state.inv_eta)
+        fixed_steps(method, alpha, state.packets, logits.shape[1], packs)
+        if not scatter(state.packets, packs, logits):
+            return t + 1
+    return values.size
 
 
 @entry
 def run_search(
-    problem: Problem, method: Method, logits: Array, buffers: Buffers, values: Array, used: Array
-) -> None:
+    problem: Problem, method: Method, logits: Array, state: State, values: Array, used: Array
+) -> int:
     """Algorithm 1 with a search in every inner step; ``used`` is (iterations, recorded steps)."""
     for t in range(values.size):
-        values[t] = _evaluate(problem, logits, buffers)
-        if not _improve_search(method, problem.lowest_value, logits, buffers, used[t]):
-            _repeat(t, values, used)
-            break
+        values[t] = _evaluate(problem, method, logits, state, values[t])
+        packs = gather(state.packets, logits, state.advantage, state.occupancy, state.inv_eta)
+        search_steps(method, state.packets, logits.shape[1], packs, used[t])
+        if not scatter(state.packets, packs, logits):
+            return t + 1
+    return values.size
 
 
 @entry
 def run_closed_form(
-    problem: Problem, method: Method, logits: Array, buffers: Buffers, values: Array, used: Array
-) -> None:
+    problem: Problem, method: Method, logits: Array, state: State, values: Array, used: Array
+) -> int:
     """Exact maximisation of the surrogate in every iteration; ``used`` is (iterations, 1)."""
     for t in range(values.size):
-        values[t] = _evaluate(problem, logits, buffers)
-        _improve_closed_form(method, problem.lowest_value, logits, buffers, used[t])
+        values[t] = _evaluate(problem, method, logits, state, values[t])
+        used[t, 0] = _closed_form(method, logits, state)
+    return values.size
 
 
-# Compiled for Python only if an MDP is too large for the loops above, or a certificate is wanted.
-
-
-@entry
-def improve_fixed(method: Method, lowest_value: float, logits: Array, buffers: Buffers, used: Array) -> bool:
-    """One update of ``run_fixed``."""
-    return _improve_fixed(method, lowest_value, logits, buffers, used)
-
-
-@entry
-def improve_search(method: Method, lowest_value: float, logits: Array, buffers: Buffers, used: Array) -> bool:
-    """One update of ``run_search``."""
-    return _improve_search(method, lowest_value, logits, buffers, used)
-
-
-@entry
-def improve_closed_form(
-    method: Method, lowest_value: float, logits: Array, buffers: Buffers, used: Array
-) -> bool:
-    """One update of ``run_closed_form``."""
-    return _improve_closed_form(method, lowest_value, logits, buffers, used)
-
-
-#: method -> (the whole run, one update of it)
 LOOPS = {
-    "fixed": (run_fixed, improve_fixed),
-    "line_search": (run_search, improve_search),
-    "constrained": (run_search, improve_search),
-    "closed_form": (run_closed_form, improve_closed_form),
+    "fixed": run_fixed,
+    "line_search": run_search,
+    "constrained": run_search,
+    "closed_form": run_closed_form,
 }

@@ -156,24 +156,25 @@ def run(
     if plan.family is not None:
         return _run_general(mdp, plan.family, plan, iterations, start)
     logits = initial_logits(mdp, start, finite=plan.method != "closed_form")
-    small = mdp.n_states <= DENSE_LIMIT
-    buffers = outer_loop.new_buffers(mdp.n_states, mdp.n_actions, plan.inv_eta, dense=small)
+    compiled = mdp.n_states <= DENSE_LIMIT and not certify
+    state = outer_loop.new_state(mdp.n_states, mdp.n_actions, plan.inv_eta, dense=compiled)
     searches = plan.method in ("line_search", "constrained")
     columns = (plan.numbers.inner_steps if record else 0) if searches else 1
     values, used = np.empty(iterations), np.full((iterations, columns), np.nan)
     lowest_value = mdp.reward_range[0] / (1.0 - mdp.gamma)
-    loop, improve = outer_loop.LOOPS[plan.method]
+    problem = outer_loop.Problem(*mdp.csr, mdp.reward, mdp.start, mdp.gamma, lowest_value, not compiled)
+    loop = outer_loop.LOOPS[plan.method]
     bounds = np.empty(iterations) if certify else None
-    if small and not certify:
-        problem = outer_loop.Problem(*mdp.csr, mdp.reward, mdp.start, mdp.gamma, lowest_value)
-        loop(problem, plan.numbers, logits, buffers, values, used)
+    if compiled:
+        made = loop(problem, plan.numbers, logits, state, values, used)
+        values[made:], used[made:] = values[made - 1], used[made - 1]
     else:
         for t in range(iterations):
             evaluation = mdp.evaluate_unchecked(softmax(logits, axis=1))
             values[t] = evaluation.value
             for name in ("policy", "v", "q", "advantage", "occupancy"):
-                getattr(buffers, name)[...] = getattr(evaluation, name)
-            improve(plan.numbers, lowest_value, logits, buffers, used[t])
+                getattr(state, name)[...] = getattr(evaluation, name)
+            loop(problem, plan.numbers, logits, state, values[t : t + 1], used[t : t + 1])
             if bounds is not None:
                 policy, eta = softmax(logits, axis=1), plan.settings["eta"]
                 bounds[t] = lower_bound(mdp, evaluation, policy, objective=plan.objective, eta=eta)
