@@ -34,59 +34,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--tensorboard-thin", type=_count, default=0, metavar="N", help="instead of links to event files, "
         "write N points of the main curves of each run, small enough for git")  # fmt: skip
     add_subset(parser)
-    options = vars(parser.parse_args(argv))
-    subset = Subset(*(options.pop(name) for name in ("env", "algorithm", "seeds")))
-    return report_study(options.pop("study"), subset=subset, **options)
-
-
-def report_study(
-    study_dir: Path,
-    out: Path | None = None,
-    *,
-    command: str | None = None,
-    subset: Subset | None = None,
-    baselines: Sequence[str] | None = None,
-    tensorboard_seeds: int = 5,
-    tensorboard_thin: int = 0,
-    published: Path | None = None,
-) -> int:
-    """Write the report of a study directory and print what is in it; for the options see ``--help``.
-
-    :param command: the command line to print in every figure and table
-    :return: exit code: 0, or 2 if there is nothing to report
-    """
-    subset = subset or Subset()
+    args = parser.parse_args(argv)
+    subset = Subset(args.env, args.algorithm, args.seeds)
     try:
         require("matplotlib", "jinja2", extra="plot")
-        study = read_records(study_dir)
-        study = study.completed_from(published) if published is not None else study
-        study = study.part(subset) if subset.flags else study
-        if not study.runs:
-            raise ValueError(f"{study_dir} holds no run and no plan")
-        present = sorted({run.algorithm for run in study.runs if run.config})
-        for name in baselines or ():
-            if name not in present:
-                raise ValueError(f"--baseline {name}: the study has {', '.join(present)}")
+        study = _read(args.study, args.published, subset, args.baselines or ())
     except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    out = out if out is not None else study_dir / "report"
+    out = args.out or args.study / "report"
     out.mkdir(parents=True, exist_ok=True)
-    command = (command or f"python -m sppo report {shown_path(study_dir)}") + subset.flags
-    summary = summarise(build_cells(study.runs), baselines or DEFAULT_BASELINES)
-    _write_files(study, summary, out, collect(command, study.runs, publish_study_file(study_dir, out)))
+    command = f"python -m sppo report {shown_path(args.study)}{subset.flags}"
+    summary = summarise(build_cells(study.runs), args.baselines or DEFAULT_BASELINES)
+    _write_files(study, summary, out, collect(command, study.runs, publish_study_file(args.study, out)))
     print(_text(study, summary))
     print(f"\n{shown_path(out / 'report.html')}: figures, tables and the runs that are not in the means")
-    if tensorboard_seeds:
+    if args.tensorboard_seeds:
         from sppo.report.tensorboard import build_logdir
 
         try:
-            logdir = build_logdir(summary.cells, out / "tensorboard", tensorboard_seeds, tensorboard_thin)
+            sizes = (args.tensorboard_seeds, args.tensorboard_thin)
+            logdir = shown_path(build_logdir(summary.cells, out / "tensorboard", *sizes))
         except (FileExistsError, ModuleNotFoundError) as error:
             print(f"no TensorBoard directory: {error}", file=sys.stderr)
             return 0
-        print(f"tensorboard --logdir {shown_path(logdir)}/means  # algorithms side by side: Custom Scalars")
-        print(f"tensorboard --logdir {shown_path(logdir)}/runs   # every run: Time Series, HParams")
+        print(f"tensorboard --logdir {logdir}/means  # algorithms side by side: Custom Scalars")
+        print(f"tensorboard --logdir {logdir}/runs   # every run: Time Series, HParams")
     return 0
 
 
@@ -94,6 +67,23 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
     return int(text)
+
+
+def _read(directory: Path, published: Path | None, subset: Subset, baselines: Sequence[str]) -> StudyRecords:
+    """The part of the study that is asked for.
+
+    :raises ValueError: if there is nothing to report, or a flag names what the study does not have
+    """
+    study = read_records(directory)
+    study = study.completed_from(published) if published is not None else study
+    study = study.part(subset) if subset.flags else study
+    if not study.runs:
+        raise ValueError(f"{directory} holds no run and no plan")
+    present = sorted({run.algorithm for run in study.runs if run.config})
+    for name in baselines:
+        if name not in present:
+            raise ValueError(f"--baseline {name}: the study has {', '.join(present)}")
+    return study
 
 
 def _write_files(study: StudyRecords, summary: Summary, out: Path, provenance: Provenance) -> None:

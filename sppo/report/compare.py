@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def compare_cells(cells: Sequence[Cell], baseline: str) -> Compared:
-    """Each algorithm on each task, the baseline first.
+    """Each algorithm on each task.
 
     :param baseline: algorithm to compare with, whatever its case
     :raises LookupError: if there is no run of it
@@ -77,9 +77,7 @@ def compare_cells(cells: Sequence[Cell], baseline: str) -> Compared:
     if not baselines:
         raise LookupError(f"--baseline {baseline}: the runs are of {', '.join(names)}")
     found = {row.cells[0]: row for row in summarise(cells, baselines).comparisons if row.env is not None}
-    first = sorted(cells, key=lambda cell: cell.label.partition(" (")[0] not in baselines)
-    tasks = grouped(first, lambda cell: cell.task)
-    return {cell: found.get(cell) for task in dict.fromkeys(c.task for c in cells) for cell in tasks[task]}
+    return {cell: found.get(cell) for cell in cells}
 
 
 def _table(rows: Compared) -> str:
@@ -100,9 +98,9 @@ def last_steps(*cells: Cell) -> list[int]:
 def _notes(rows: Compared, baseline: str, step: int | None) -> Iterator[str]:
     for task, own in grouped(rows, lambda cell: cell.task).items():
         where = f"{task}: " if task else ""
-        labels = ", ".join(cell.label for cell in own)
-        if own[0].label.partition(" (")[0].lower() != baseline.lower():
-            yield f"{where}no run of the baseline {baseline!r} (found: {labels})"
+        names = [cell.label for cell in own]
+        if not any(name.partition(" (")[0].lower() == baseline.lower() for name in names):
+            yield f"{where}no run of the baseline {baseline!r} (found: {', '.join(names)})"
         ends = last_steps(*own)
         if step is None and ends and ends[0] < 0.95 * ends[-1]:
             text = f"{where}runs end between step {ends[0]} and {ends[-1]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import json
 import shlex
 import shutil
@@ -51,11 +50,8 @@ def collect(command: str, runs: Sequence[Run], study_file: str = "") -> Provenan
 
 
 def installed(*packages: str) -> str:
-    """``name version`` of packages, for the programs that made a file; a checkout may not be installed."""
-    found = {
-        dist.name: dist.version for name in packages for dist in importlib.metadata.distributions(name=name)
-    }
-    return ", ".join(f"{name} {found[name]}" for name in packages if name in found)
+    """``name version`` of packages, for the programs that made a file."""
+    return ", ".join(f"{name} {importlib.import_module(name).__version__}" for name in packages)
 
 
 def require(*packages: str, extra: str) -> None:

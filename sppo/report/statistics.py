@@ -56,10 +56,7 @@ def mean_interval(samples: ArrayLike) -> tuple[Array, Array, Array]:
     """
     x = np.asarray(samples, dtype=np.float64)
     mean, n = x.mean(axis=0), len(x)
-    if n < 2:
-        nothing = np.full_like(mean, np.nan)
-        return mean, nothing, nothing
-    half = _t_quantile(n - 1) * x.std(axis=0, ddof=1) / np.sqrt(n)
+    half = _t_quantile(n - 1) * x.std(axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.full_like(mean, np.nan)
     return mean, mean - half, mean + half
 
 

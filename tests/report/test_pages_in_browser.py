@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sppo.report.command import report_study
+from sppo.report.command import main as report
 from sppo.report.compare import main as compare
 from sppo.report.events import scalar, write_events
 from sppo.surrogates import REGISTRY
@@ -55,7 +55,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_events(path / "tensorboard" / "events.out.tfevents.1700000000.host", rewards, wall_time=1.7e9)
     synthetic.write_failed(directory, configs[0])
     synthetic.write_plan(directory, configs)
-    assert report_study(directory, tensorboard_seeds=1) == 0
+    assert report([str(directory), "--tensorboard-seeds", "1"]) == 0
     return directory
 
 

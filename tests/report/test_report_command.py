@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sppo import cli
-from sppo.report.command import report_study
+from sppo.report.command import main as report
 from tests.records import synthetic_study as synthetic
 
 FILES = {
@@ -45,7 +45,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     synthetic.write_header(directory, configs[1])
     synthetic.write_completed(directory, configs[2]).joinpath("evaluations.csv").write_text("")
     synthetic.write_plan(directory, configs)
-    assert report_study(directory, command="python -m sppo study report small.toml") == 0
+    assert report([str(directory)]) == 0
     return directory
 
 
@@ -61,7 +61,7 @@ def test_all_files_are_written(study: Path) -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_carry_command_versions_and_seeds(study: Path, name: str) -> None:
     for row in table(study / "report" / name):
-        assert row["command"] == "python -m sppo study report small.toml"
+        assert row["command"] == "python -m sppo report small"
         assert "torch 2.13.0" in row["versions"]
         assert "git 0123456789ab" in row["versions"]
         assert re.fullmatch(r"[\d, -]*", row["seeds"])
@@ -70,7 +70,7 @@ def test_tables_carry_command_versions_and_seeds(study: Path, name: str) -> None
 @pytest.mark.parametrize("name", ["grid", "iqm", "improvement", "profiles"])
 def test_figures_carry_command_versions_and_seeds(study: Path, name: str) -> None:
     png = (study / "report" / f"{name}.png").read_bytes()
-    for text in (b"python -m sppo study report small.toml", b"torch 2.13.0", b"Seeds: 0, 1"):
+    for text in (b"python -m sppo report small", b"torch 2.13.0", b"Seeds: 0, 1"):
         assert text in png
     assert b"CreationDate" not in (study / "report" / f"{name}.pdf").read_bytes()
 
@@ -147,22 +147,24 @@ def test_page_is_whole_self_contained_and_described(study: Path) -> None:
 
 def test_same_records_same_report(study: Path, tmp_path: Path) -> None:
     """No clock, no machine and no random seed in any file."""
-    assert report_study(study, tmp_path, command="python -m sppo study report small.toml") == 0
+    assert report([str(study), "--out", str(tmp_path)]) == 0
     for name in FILES:
         assert (tmp_path / name).read_bytes() == (study / "report" / name).read_bytes(), name
 
 
 def test_published_files_make_the_same_tables(study: Path, tmp_path: Path) -> None:
+    published, again = tmp_path / "small", tmp_path / "again"
+    published.mkdir()
     for name in ("runs.csv", "evaluations.csv"):
-        shutil.copy(study / "report" / name, tmp_path)
-    assert report_study(tmp_path, tmp_path / "again", command="python -m sppo study report small.toml") == 0
+        shutil.copy(study / "report" / name, published)
+    assert report([str(published), "--out", str(again)]) == 0
     for name in (*TABLES, "runs.csv", "evaluations.csv"):
-        assert (tmp_path / "again" / name).read_bytes() == (study / "report" / name).read_bytes(), name
+        assert (again / name).read_bytes() == (study / "report" / name).read_bytes(), name
 
 
 def test_one_seed_per_cell(tmp_path: Path) -> None:
     synthetic.write_study(tmp_path, small_grid(seeds=[7]))
-    assert report_study(tmp_path, tensorboard_seeds=0) == 0
+    assert report([str(tmp_path), "--tensorboard-seeds", "0"]) == 0
     page = (tmp_path / "report" / "report.html").read_text()
     assert "Runs per line: 1. One run has no interval." in page
     assert {row["mean_low"] for row in table(tmp_path / "report" / "final_returns.csv")} == {""}
@@ -203,7 +205,7 @@ def test_cells_beyond_the_grid_have_their_own_figure_and_table(tmp_path: Path) -
             configs.append(synthetic.configuration("Hopper-v5", name, seed, **beyond))
         configs.append(synthetic.configuration("Hopper-v5", "trpo", seed, target_kl=0.01, evaluations=4))
     synthetic.write_study(tmp_path, configs)
-    assert report_study(tmp_path, tensorboard_seeds=0) == 0
+    assert report([str(tmp_path), "--tensorboard-seeds", "0"]) == 0
     assert (tmp_path / "report" / "beyond.png").exists()
     page = (tmp_path / "report" / "report.html").read_text()
     assert "sMDPO" in section(page, "beyond")
@@ -219,7 +221,7 @@ def test_no_run_completed_yet(tmp_path: Path) -> None:
     configs = small_grid()
     synthetic.write_header(tmp_path, configs[0])
     synthetic.write_plan(tmp_path, configs)
-    assert report_study(tmp_path) == 0
+    assert report([str(tmp_path)]) == 0
     page = (tmp_path / "report" / "report.html").read_text()
     assert "<b>0</b> completed" in page
     assert "no completed run" in page
@@ -227,7 +229,7 @@ def test_no_run_completed_yet(tmp_path: Path) -> None:
 
 def test_one_algorithm_alone(tmp_path: Path) -> None:
     synthetic.write_study(tmp_path, small_grid(algorithms=["sppo"], envs=["Hopper-v5"]))
-    assert report_study(tmp_path, tensorboard_seeds=0) == 0
+    assert report([str(tmp_path), "--tensorboard-seeds", "0"]) == 0
     assert not (tmp_path / "report" / "improvement.png").exists()
 
 
@@ -236,7 +238,7 @@ def test_all_returns_equal(tmp_path: Path) -> None:
     configs = small_grid(envs=["CartPole-v1"])
     for config in configs:
         synthetic.write_completed(tmp_path, config, [[500.0] * 5] * 4)
-    assert report_study(tmp_path, tensorboard_seeds=0) == 0
+    assert report([str(tmp_path), "--tensorboard-seeds", "0"]) == 0
     assert "no normalised score" in (tmp_path / "report" / "report.html").read_text()
 
 
@@ -291,7 +293,7 @@ def test_environments_without_a_run_are_named_instead_of_drawn(tmp_path: Path) -
         if config["env"] == "Ant-v5":
             synthetic.write_completed(tmp_path, config)
     synthetic.write_plan(tmp_path, configs)
-    assert report_study(tmp_path, command="report") == 0
+    assert report([str(tmp_path)]) == 0
     page = (tmp_path / "report" / "report.html").read_text()
     assert "No completed run yet: Hopper-v5." in page
     assert "<figcaption>Ant-v5, ε = 0.7</figcaption>" in page
@@ -304,7 +306,7 @@ def test_environments_without_a_run_are_named_instead_of_drawn(tmp_path: Path) -
 
 def test_a_study_without_any_run_is_drawn_as_planned(tmp_path: Path) -> None:
     synthetic.write_plan(tmp_path, small_grid(passes=[10]))
-    assert report_study(tmp_path, command="report") == 0
+    assert report([str(tmp_path)]) == 0
     page = (tmp_path / "report" / "report.html").read_text()
     assert "No completed run yet" not in page
     assert "<figcaption>Hopper-v5, ε = 0.7</figcaption>" in page

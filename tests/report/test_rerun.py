@@ -13,7 +13,7 @@ from sppo import cli
 from sppo.records.config import RunConfig
 from sppo.records.studies import read_records
 from sppo.report.cells import build_cells
-from sppo.report.command import report_study
+from sppo.report.command import main as report
 from sppo.report.provenance import rerun_command
 from sppo.study.definition import read_plan as load_definition
 from tests.records import synthetic_study as synthetic
@@ -77,20 +77,20 @@ def test_commands_select_their_cells(
 
 def test_the_file_lies_beside_the_report_and_in_its_commands(study: Path, monkeypatch) -> None:
     monkeypatch.chdir(study)
-    assert report_study(study, Path("published"), tensorboard_seeds=0) == 0
+    assert report([str(study), "--out", "published", "--tensorboard-seeds", "0"]) == 0
     assert (study / "published" / "study.toml").read_text() == STUDY
     line = "python -m sppo study run published/study.toml --env CartPole-v1 --algorithm trpo --seeds 0:3"
     assert line in (study / "published" / "final_returns.csv").read_text()
     assert line in (study / "published" / "report.html").read_text()
     # Made again from the published files alone, it says the same.
-    assert report_study(Path("published"), Path("published"), tensorboard_seeds=0) == 0
+    assert report(["published", "--out", "published", "--tensorboard-seeds", "0"]) == 0
     assert line in (study / "published" / "final_returns.csv").read_text()
 
 
 def test_a_study_goes_on_from_a_report(study: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
     """On another machine, only what the report does not have is left to do."""
     monkeypatch.chdir(study)
-    assert report_study(study, Path("published"), tensorboard_seeds=0) == 0
+    assert report([str(study), "--out", "published", "--tensorboard-seeds", "0"]) == 0
     assert cli.main(["study", "plan", "study.toml", "--published", "published"]) == 0
     assert "1 runs, 1 to do" in capsys.readouterr().out
     assert cli.main(["study", "plan", "study.toml", "--published", "nowhere"]) == 2
