@@ -112,7 +112,7 @@ def _text(study: StudyRecords, summary: Summary) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in study.counts().items() if count)
     lines = [f"{study.name}: {len(study.runs)} runs, {counts}"]
     rows = [
-        [f"{row.label} vs {row.baseline}, {row.setting}", str(row.tasks), "{}:{}".format(*row.sides),
+        [f"{row.label} vs {row.baseline}, {row.where}", str(row.tasks), "{}:{}".format(*row.sides),
          number(row.improvement.value, 2), interval(row.improvement, 2) or "none"]
         for row in summary.comparisons
         if row.env is None

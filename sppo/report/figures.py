@@ -14,8 +14,8 @@ import numpy as np
 from sppo.report.cells import Cell, Value, grouped, not_there, order_key, seeds_of
 from sppo.report.labels import Look, order_labels
 from sppo.report.plots import FAINT, INK, Dashes, Key, Panel, Plot, in_rows, label_keys
-from sppo.report.statistics import FEW_RUNS, mean_interval
-from sppo.report.summary import THRESHOLDS, Aggregate, Comparison, Profile, Row, Summary
+from sppo.report.statistics import FEW_RUNS, Estimate, mean_interval
+from sppo.report.summary import EVERYWHERE, THRESHOLDS, Aggregate, Comparison, Row, Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,32 +106,19 @@ def logged_figure(cells: Sequence[Cell], looks: Looks, tag: str) -> Plot:
 
 def aggregate_figure(aggregates: Sequence[Aggregate], looks: Looks) -> Plot:
     """Interquartile mean against ε, one panel per m, and over all settings."""
-    labels = order_labels(row.label for row in aggregates)
-    every_clip = sorted({row.setting.clip_range for row in aggregates if row.setting}, key=order_key)
-
-    def panel(m: Value, rows: Sequence[Aggregate]) -> Panel:
-        # over all settings there is one place for all clips
-        clips: list[Value] = [None] if m is None else every_clip
-
-        def draw(ax: Axes) -> None:
-            for label, own in grouped(rows, lambda row: row.label).items():
-                look, offset = looks[label], _offset(labels, label, 0.5)
-                x = [clips.index(row.setting.clip_range if row.setting else None) + offset for row in own]
-                value, low, high = np.array([row.iqm for row in own]).T
-                ax.plot(x, value, color=look.colour, marker=look.marker, linewidth=0.8)
-                ax.vlines(x, low, high, color=look.colour, linewidth=2.2, alpha=0.6)
-            ax.set_xticks(range(len(clips)), ["all" if clip is None else str(clip) for clip in clips])
-            ax.set(xlim=(-0.6, len(clips) - 0.4), ylim=(-0.02, 1.02))
-
-        return Panel("all m and ε together" if m is None else f"m = {m}", draw)
-
-    panels = grouped(aggregates, lambda row: row.setting.n_epochs if row.setting else None)
+    panels: dict[str, dict[str, dict[Value, Estimate]]] = {}
+    for row in aggregates:
+        setting = row.cells[0].setting
+        title, clip = f"m = {setting.n_epochs}", setting.clip_range
+        if row.where == EVERYWHERE:
+            title, clip = "all m and ε together", None
+        panels.setdefault(title, {}).setdefault(row.label, {})[clip] = row.iqm
     return Plot(
         name="iqm",
         title="Interquartile mean of normalised final returns",
         caption=f"IQM: mean of the middle half of all runs, over environments. {NORMALISATION} {INTERVALS}",
-        rows=[[panel(m, rows) for m, rows in panels.items()]],
-        keys=label_keys(labels, looks),
+        rows=[[_sweep(title, lines, looks) for title, lines in panels.items()]],
+        keys=label_keys((row.label for row in aggregates), looks),
         x_label="clip ε",
         y_label="IQM of normalised final return",
         seeds=_seeds(aggregates),
@@ -143,14 +130,14 @@ def improvement_figure(pooled: Sequence[Comparison], looks: Looks) -> Plot:
     """Probability of improvement over the baseline, pooled over environments."""
 
     def panel(baseline: str, rows: Sequence[Comparison]) -> Panel:
-        settings = list(dict.fromkeys(row.setting for row in rows))
+        settings = list(dict.fromkeys(row.where for row in rows))
         labels = order_labels(row.label for row in rows)
 
         def draw(ax: Axes) -> None:
             ax.axvline(0.5, color=INK, linewidth=0.8)
             for label, own in grouped(rows, lambda row: row.label).items():
                 look, offset = looks[label], _offset(labels, label, 0.6)
-                y = [settings.index(row.setting) + offset for row in own]
+                y = [settings.index(row.where) + offset for row in own]
                 value, low, high = np.array([row.improvement for row in own]).T
                 ax.plot(value, y, look.marker, color=look.colour)
                 ax.hlines(y, low, high, color=look.colour, linewidth=2.2, alpha=0.6)
@@ -160,7 +147,7 @@ def improvement_figure(pooled: Sequence[Comparison], looks: Looks) -> Plot:
         return Panel(f"against {looks[baseline].title}", draw)
 
     by_baseline = grouped(pooled, lambda row: row.baseline)
-    tallest = max(len({row.setting for row in rows}) for rows in by_baseline.values())
+    tallest = max(len({row.where for row in rows}) for rows in by_baseline.values())
     return Plot(
         name="improvement",
         title="Probability that a run beats a run of the baseline",
@@ -176,25 +163,26 @@ def improvement_figure(pooled: Sequence[Comparison], looks: Looks) -> Plot:
     )
 
 
-def profile_figure(profiles: Sequence[Profile], looks: Looks) -> Plot:
+def profile_figure(profiles: Sequence[Aggregate], looks: Looks) -> Plot:
     """Fraction of runs above each normalised score, one panel per m."""
 
-    def panel(m: Value, rows: Sequence[Profile]) -> Panel:
+    def panel(m: Value, rows: Sequence[Aggregate]) -> Panel:
         def draw(ax: Axes) -> None:
             for row in rows:
-                look = looks[row.label]
-                ax.plot(THRESHOLDS, row.value, color=look.colour, marker=look.marker, markevery=20)
-                _band(ax, THRESHOLDS, row.low, row.high, look, row.least_runs)
+                look, (value, low, high) = looks[row.label], row.profile
+                ax.plot(THRESHOLDS, value, color=look.colour, marker=look.marker, markevery=20)
+                _band(ax, THRESHOLDS, low, high, look, min(cell.n for cell in row.cells))
             ax.set(xlim=(0, 1), ylim=(-0.02, 1.02))
 
         return Panel(f"m = {m}", draw)
 
+    panels = grouped(profiles, lambda row: row.cells[0].setting.n_epochs)
     return Plot(
         name="profiles",
         title="Performance profiles",
         caption="Fraction of runs whose normalised final return lies above each score, over all environments "
         f"and ε; higher is better everywhere. {NORMALISATION} Pointwise {INTERVALS}",
-        rows=[[panel(m, rows) for m, rows in grouped(profiles, lambda row: row.n_epochs).items()]],
+        rows=[[panel(m, rows) for m, rows in panels.items()]],
         keys=label_keys((row.label for row in profiles), looks),
         x_label="normalised final return",
         y_label="fraction of runs above",
@@ -234,6 +222,23 @@ def _panel(
         ax.xaxis.set_major_locator(MaxNLocator(4))
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
         ax.yaxis.set_major_locator(MaxNLocator(5))
+
+    return Panel(title, draw)
+
+
+def _sweep(title: str, lines: Mapping[str, Mapping[Value, Estimate]], looks: Looks) -> Panel:
+    """Estimates against the values of a parameter, a line for each algorithm; ``None`` is over all values."""
+    values = sorted({value for points in lines.values() for value in points}, key=order_key)
+    labels = order_labels(lines)
+
+    def draw(ax: Axes) -> None:
+        for label, points in lines.items():
+            x = [values.index(value) + _offset(labels, label, 0.5) for value in points]
+            y, low, high = np.array(list(points.values())).T
+            ax.plot(x, y, color=looks[label].colour, marker=looks[label].marker, linewidth=0.8)
+            ax.vlines(x, low, high, color=looks[label].colour, linewidth=2.2, alpha=0.6)
+        ax.set_xticks(range(len(values)), ["all" if value is None else str(value) for value in values])
+        ax.set(xlim=(-0.6, len(values) - 0.4), ylim=(-0.02, 1.02))
 
     return Panel(title, draw)
 

@@ -10,26 +10,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from sppo.report.cells import Cell, Setting, Value, order_key, seeds_of
+from sppo.report import statistics
+from sppo.report.cells import Cell, Setting, grouped, order_key, seeds_of
 from sppo.report.labels import order_labels
-from sppo.report.statistics import (
-    Array,
-    Estimate,
-    difference,
-    interquartile_mean,
-    performance_profile,
-    probability_of_improvement,
-)
+from sppo.report.statistics import Array, Estimate
 
 #: direct-representation algorithms that the others are compared with, where both ran the same setting
 DEFAULT_BASELINES = ("ppo", "mdpo")
 THRESHOLDS = np.linspace(0, 1, 101)
+EVERYWHERE = "all settings"
 
-Task = tuple[str, Setting]
-Pair = tuple[Cell, Cell]
+#: a cell, or an algorithm's and its baseline's on the same task
+Cells = tuple[Cell, ...]
 #: environment -> lowest and highest final return
 Bounds = dict[str, tuple[float, float]]
 #: what a reader must know about a number -> where it holds
@@ -38,10 +34,11 @@ Notes = defaultdict[str, list[str]]
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A number over some cells, which say how many runs are behind it."""
+    """Numbers over some cells, which say how many runs are behind them; ``where`` says at which settings."""
 
-    cells: tuple[Cell, ...]
     label: str
+    where: str
+    cells: Cells
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -50,10 +47,6 @@ class Row:
     @property
     def n(self) -> int:
         return sum(cell.n for cell in self.cells)
-
-    @property
-    def least_runs(self) -> int:
-        return min(cell.n for cell in self.cells)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,51 +58,40 @@ class Comparison(Row):
 
     baseline: str
     env: str | None
-    setting: str
+    tasks: int
+    #: how many runs of the algorithm, and of its baseline
+    sides: tuple[int, int]
     difference: Estimate | None
     improvement: Estimate
-
-    @property
-    def tasks(self) -> int:
-        return len(self.cells) // 2
-
-    @property
-    def sides(self) -> tuple[int, int]:
-        """How many runs of the algorithm, and of its baseline."""
-        mine = sum(cell.n for cell in self.cells[: self.tasks])
-        return mine, self.n - mine
 
 
 @dataclass(frozen=True, eq=False)
 class Aggregate(Row):
-    """Interquartile mean of normalised final returns over the tasks that all shown algorithms have."""
+    """An algorithm's normalised final returns, per task, on the tasks that all shown algorithms have."""
 
-    setting: Setting | None
-    iqm: Estimate
+    scores: Sequence[Array]
 
-    @property
-    def where(self) -> str:
-        return self.setting.text if self.setting else "all settings"
+    @cached_property
+    def iqm(self) -> Estimate:
+        return statistics.interquartile_mean(self.scores)
 
-
-@dataclass(frozen=True, eq=False)
-class Profile(Row):
-    """Fraction of runs above each of :data:`THRESHOLDS`, for one algorithm at one m."""
-
-    n_epochs: Value
-    value: Array
-    low: Array
-    high: Array
+    @cached_property
+    def profile(self) -> tuple[Array, Array, Array]:
+        """Fraction of runs above each of :data:`THRESHOLDS`, with bounds."""
+        return statistics.performance_profile(self.scores, THRESHOLDS)
 
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """Everything that a report states, and what has to be said about it."""
+    """Everything that a report states, and what has to be said about it.
 
-    cells: tuple[Cell, ...]
+    Aggregates are over environments at each setting, and over everything; profiles at each m.
+    """
+
+    cells: Cells
     comparisons: tuple[Comparison, ...]
     aggregates: tuple[Aggregate, ...]
-    profiles: tuple[Profile, ...]
+    profiles: tuple[Aggregate, ...]
     bounds: Bounds
     notes: tuple[str, ...]
 
@@ -118,9 +100,9 @@ def summarise(cells: Sequence[Cell], baselines: Sequence[str] = DEFAULT_BASELINE
     """All tables of a study's cells."""
     bounds = normalisation_bounds(cells)
     notes: Notes = defaultdict(list)
-    grid = [cell for cell in cells if cell.setting.on_grid]
-    aggregates = tuple(_aggregates(grid, bounds, notes))
-    profiles = tuple(_profiles(grid, bounds, notes))
+    grid = [(cell,) for cell in cells if cell.setting.on_grid]
+    aggregates = tuple(_aggregates(_pools(grid, by_passes=False), bounds, notes))
+    profiles = tuple(_aggregates(_at_each_m(grid), bounds, notes))
     for cell in cells:
         restarted = sum(run.episode_restarts > 0 for run in cell.completed)
         if restarted:
@@ -160,80 +142,68 @@ def _comparisons(cells: Sequence[Cell], baselines: Sequence[str], notes: Notes) 
                 if first != second:
                     text = f"{label} ran {first} steps and {against} {second}, compared all the same"
                     notes[text].append(env)
-            yield from (_compare([pair], pair[0].env, pair[0].setting.text) for pair in pairs)
-            yield from _pooled(pairs)
+            yield from (_compare(a.setting.text, [(a, b)], a.env) for a, b in pairs)
+            yield from (_compare(where, own) for where, own in _pools(pairs))
 
 
-def _pooled(pairs: Sequence[Pair]) -> Iterator[Comparison]:
-    """Over environments at each setting, over everything at each m, and over everything."""
-    groups: dict[str, list[Pair]] = {}
-    for setting in sorted({a.setting for a, _ in pairs}, key=Setting.sort_key):
-        groups[setting.text] = [pair for pair in pairs if pair[0].setting == setting]
-    passes = sorted({a.setting.n_epochs for a, _ in pairs}, key=order_key)
-    for m in passes if len(passes) > 1 else ():
-        groups[f"all m={m}"] = [pair for pair in pairs if pair[0].setting.n_epochs == m]
-    if len(groups) > 1:
-        groups["all settings"] = list(pairs)
-    return (_compare(group, None, name) for name, group in groups.items())
-
-
-def _compare(pairs: Sequence[Pair], env: str | None, setting: str) -> Comparison:
+def _compare(where: str, pairs: Sequence[Cells], env: str | None = None) -> Comparison:
     mine, theirs = zip(*pairs, strict=True)
+    x, y = ([cell.finals for cell in side] for side in (mine, theirs))
     return Comparison(
-        cells=(*mine, *theirs),
         label=mine[0].label,
+        where=where,
+        cells=(*mine, *theirs),
         baseline=theirs[0].label,
         env=env,
-        setting=setting,
-        difference=None if env is None else difference(mine[0].finals, theirs[0].finals),
-        improvement=probability_of_improvement([a.finals for a in mine], [b.finals for b in theirs]),
+        tasks=len(pairs),
+        sides=(sum(cell.n for cell in mine), sum(cell.n for cell in theirs)),
+        difference=None if env is None else statistics.difference(x[0], y[0]),
+        improvement=statistics.probability_of_improvement(x, y),
     )
 
 
-def _aggregates(cells: Sequence[Cell], bounds: Bounds, notes: Notes) -> Iterator[Aggregate]:
-    settings: list[Setting | None] = [*sorted({cell.setting for cell in cells}, key=Setting.sort_key)]
-    for setting in [*settings, None] if len(settings) > 1 else settings:
-        group = [cell for cell in cells if setting in (None, cell.setting)]
-        where = setting.text if setting else "all settings"
-        for label, shared, scores in _comparable(group, bounds, where, notes):
-            yield Aggregate(shared, label, setting, interquartile_mean(scores))
+def _pools(items: Sequence[Cells], by_passes: bool = True) -> list[tuple[str, list[Cells]]]:
+    """Over environments at each setting, over everything at each m, and over everything."""
+    ordered = sorted(items, key=lambda item: item[0].setting.sort_key())
+    settings = grouped(ordered, lambda item: item[0].setting)
+    pools = [(setting.text, own) for setting, own in settings.items()]
+    at_each_m = _at_each_m(items) if by_passes else []
+    pools += at_each_m if len(at_each_m) > 1 else []
+    return [*pools, (EVERYWHERE, list(items))] if len(pools) > 1 else pools
 
 
-def _profiles(cells: Sequence[Cell], bounds: Bounds, notes: Notes) -> Iterator[Profile]:
-    for m in sorted({cell.setting.n_epochs for cell in cells}, key=order_key):
-        group = [cell for cell in cells if cell.setting.n_epochs == m]
-        for label, shared, scores in _comparable(group, bounds, f"m={m}", notes):
-            yield Profile(shared, label, m, *performance_profile(scores, THRESHOLDS))
+def _at_each_m(items: Sequence[Cells]) -> list[tuple[str, list[Cells]]]:
+    ordered = sorted(items, key=lambda item: order_key(item[0].setting.n_epochs))
+    return [(f"all m={m}", own) for m, own in grouped(ordered, lambda item: item[0].setting.n_epochs).items()]
 
 
-def _comparable(
-    cells: Sequence[Cell], bounds: Bounds, where: str, notes: Notes
-) -> Iterator[tuple[str, tuple[Cell, ...], list[Array]]]:
-    """Each algorithm's cells on the tasks that all have a completed run of, and their normalised scores.
+def _aggregates(
+    pools: Iterable[tuple[str, list[Cells]]], bounds: Bounds, notes: Notes
+) -> Iterator[Aggregate]:
+    """Each algorithm in each pool, on the tasks that all have a completed run of.
 
     An algorithm with less than half of the tasks is left out instead of taking the others' tasks away;
     either loss is noted, so that the reader knows what an aggregate is over.
     """
-    usable = [cell for cell in cells if cell.n and bounds[cell.env][0] < bounds[cell.env][1]]
-    tasks = {(cell.env, cell.setting) for cell in usable}
-    kept = {}
-    for label, own in _by_label(usable).items():
-        if 2 * len(own) >= len(tasks):
-            kept[label] = own
-        else:
+    for where, pool in pools:
+        usable = [cell for (cell,) in pool if cell.n and bounds[cell.env][0] < bounds[cell.env][1]]
+        by_label = _by_label(usable)
+        tasks = {(cell.env, cell.setting) for cell in usable}
+        kept = {label: own for label, own in by_label.items() if 2 * len(own) >= len(tasks)}
+        for label in [label for label in by_label if label not in kept]:
             text = f"{label} has runs of less than half of the tasks and is left out of aggregates"
             notes[text].append(where)
-    shared = set.intersection(*(set(own) for own in kept.values())) if kept else set()
-    if kept and len(shared) < len(tasks):
-        text = f"aggregated over the {len(shared)} of {len(tasks)} tasks that all algorithms have"
-        notes[text].append(where)
-    for label, own in kept.items() if shared else ():
-        chosen = tuple(cell for task, cell in own.items() if task in shared)
-        limits = [bounds[cell.env] for cell in chosen]
-        scores = [(c.finals - low) / (high - low) for c, (low, high) in zip(chosen, limits, strict=True)]
-        yield label, chosen, scores
+        shared = tasks.intersection(*kept.values())
+        if kept and len(shared) < len(tasks):
+            text = f"aggregated over the {len(shared)} of {len(tasks)} tasks that all algorithms have"
+            notes[text].append(where)
+        for label, own in kept.items() if shared else ():
+            chosen = tuple(cell for task, cell in own.items() if task in shared)
+            limits = [bounds[cell.env] for cell in chosen]
+            scores = [(c.finals - low) / (high - low) for c, (low, high) in zip(chosen, limits, strict=True)]
+            yield Aggregate(label, where, chosen, scores)
 
 
-def _by_label(cells: Sequence[Cell]) -> dict[str, dict[Task, Cell]]:
+def _by_label(cells: Sequence[Cell]) -> dict[str, dict[tuple[str, Setting], Cell]]:
     labels = order_labels(cell.label for cell in cells)
     return {label: {(c.env, c.setting): c for c in cells if c.label == label} for label in labels}

@@ -31,7 +31,7 @@ def write_tables(summary: Summary, provenance: Provenance, out: Path) -> list[Pa
             "algorithm baseline env setting tasks n n_baseline difference difference_low difference_high "
             "probability probability_low probability_high",
             (
-                (row.cells, (row.label, row.baseline, "all" if row.env is None else row.env, row.setting,
+                (row.cells, (row.label, row.baseline, "all" if row.env is None else row.env, row.where,
                  row.tasks, *row.sides, *(row.difference or NOTHING), *row.improvement))
                 for row in summary.comparisons
             ),
@@ -46,9 +46,10 @@ def write_tables(summary: Summary, provenance: Provenance, out: Path) -> list[Pa
         "profiles.csv": (
             "algorithm m tasks runs score fraction_above low high",
             (
-                (row.cells, (row.label, row.n_epochs, len(row.cells), row.n, round(float(tau), 4), *found))
+                (row.cells, (row.label, row.cells[0].setting.n_epochs, len(row.cells), row.n,
+                 round(float(tau), 4), *found))
                 for row in summary.profiles
-                for tau, *found in zip(THRESHOLDS, row.value, row.low, row.high, strict=True)
+                for tau, *found in zip(THRESHOLDS, *row.profile, strict=True)
             ),
         ),
     }  # fmt: skip

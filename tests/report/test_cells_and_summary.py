@@ -28,7 +28,7 @@ def summary_of(directory: Path) -> Summary:
 
 
 def pooled(summary: Summary, setting: str) -> Comparison:
-    (row,) = [row for row in summary.comparisons if row.env is None and row.setting == setting]
+    (row,) = [row for row in summary.comparisons if row.env is None and row.where == setting]
     return row
 
 
@@ -160,7 +160,7 @@ def test_comparison_with_the_baseline(tmp_path: Path) -> None:
     assert single.difference.value == pytest.approx(20 - 6)
     # of nine pairs, only 10 against 15 is lost
     assert single.improvement.value == pytest.approx(8 / 9)
-    assert (single.env, single.setting, over_environments.env) == ("Hopper-v5", "m=10, ε=0.3", None)
+    assert (single.env, single.where, over_environments.env) == ("Hopper-v5", "m=10, ε=0.3", None)
     assert over_environments.improvement == single.improvement
 
 
@@ -238,4 +238,6 @@ def test_profile_counts_runs_above_each_score(tmp_path: Path) -> None:
         config = synthetic.configuration("Hopper-v5", "sppo", seed, n_epochs=10, clip_range=0.3)
         synthetic.write_completed(tmp_path, config, constant(config, value))
     (profile,) = summary_of(tmp_path).profiles
-    assert profile.value[[0, 39, 41, 79, 81, 99, 100]] == pytest.approx([0.75, 0.75, 0.5, 0.5, 0.25, 0.25, 0])
+    assert profile.profile[0][[0, 39, 41, 79, 81, 99, 100]] == pytest.approx(
+        [0.75, 0.75, 0.5, 0.5, 0.25, 0.25, 0]
+    )
