@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -38,9 +37,9 @@ FAILS, MILD = 0.1, 0.75
 #: a header and rows
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 #: m and epsilon
-Setting = tuple[Any, Any]
+Setting = tuple[float, float]
 #: environment, label, m, epsilon, eta
-Key = tuple[str, str, Any, Any, Any]
+Key = tuple[str, str, float, float, float | None]
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,15 @@ from sppo.report.tables import interval, number
 #: section -> heading
 SECTIONS = {
     "grid": "Learning curves",
-    "returns": "Final returns",
     "beyond": "Beyond the grid",
+    "returns": "Final returns",
     "iqm": "Interquartile mean",
     "improvement": "Against the baseline",
     "profiles": "Performance profiles",
     "runs": "Runs that are not in the means",
     "made": "How this report was made",
 }
+ALWAYS = ("returns", "runs", "made")
 
 
 def render(template: str, title: str, plots: Sequence[Plot], **values: object) -> str:
@@ -58,11 +59,6 @@ def report_page(
     """The whole report of a study."""
     cells = summary.cells
     figures = {plot.name: plot for plot in plots}
-    finals = {
-        name: _finals([c for c in cells if c.setting.on_grid == on_grid], looks, provenance.study_file)
-        for name, on_grid in (("returns", True), ("beyond", False))
-    }
-    filled = {*figures, *(name for name, tables in finals.items() if tables), "runs", "made"}
     by_status = grouped(study.runs, lambda run: run.status)
     return render(
         "report.html",
@@ -71,9 +67,9 @@ def report_page(
         study=study,
         summary=summary,
         looks=looks,
-        sections={name: heading for name, heading in SECTIONS.items() if name in filled},
+        sections={name: heading for name, heading in SECTIONS.items() if name in {*figures, *ALWAYS}},
         figures=figures,
-        finals=finals,
+        finals=_finals(cells, looks, provenance.study_file),
         pairs=grouped(summary.comparisons, lambda row: (row.label, row.baseline)),
         provenance=provenance,
         environments=order_environments(cell.env for cell in cells),

@@ -14,7 +14,7 @@ from pathlib import Path
 from sppo.records.run_files import STUDY_FILE
 from sppo.records.runs import Run
 from sppo.records.subset import format_seeds
-from sppo.report.cells import AXES, Cell
+from sppo.report.cells import AXES, Cell, grouped
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,10 @@ def shown_path(path: Path) -> str:
 
 def seeds_text(seeds: Iterable[int]) -> str:
     """Sorted seeds with runs of three or more contracted: ``0-4, 7``."""
-    groups: list[list[int]] = []
-    for seed in sorted(set(seeds)):
-        if groups and seed == groups[-1][-1] + 1:
-            groups[-1].append(seed)
-        else:
-            groups.append([seed])
-    texts = (f"{one[0]}-{one[-1]}" if len(one) > 2 else ", ".join(map(str, one)) for one in groups)
-    return ", ".join(texts)
+    # seeds that follow each other are equally far from their places in the list
+    groups = grouped(enumerate(sorted(set(seeds))), lambda pair: pair[1] - pair[0]).values()
+    runs = [[str(seed) for _, seed in group] for group in groups]
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
 
 
 def publish_study_file(study_dir: Path, out: Path) -> str:
