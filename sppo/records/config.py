@@ -18,13 +18,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
 
-from sppo.records.parameters import NORMALIZE, POLICY_KWARGS, algorithm_settings, defaults
+from sppo.records.parameters import NORMALIZE, POLICY_KWARGS, Values, algorithm_settings, defaults
 from sppo.surrogates import chosen
-
-#: Names and values, as JSON holds them.
-Values = Mapping[str, Any]
 
 _SHARED_V1: Values = {
     "policy": "MlpPolicy",

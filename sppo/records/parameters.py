@@ -23,6 +23,9 @@ from sppo.surrogates import (
     chosen,
 )
 
+#: Names and values, as JSON and TOML hold them.
+Values = Mapping[str, Any]
+
 
 class Setting(NamedTuple):
     """A parameter and its value if nothing is said: the MuJoCo baseline's, else upstream's default."""
@@ -138,14 +141,14 @@ def algorithm_settings(cls: str, surrogate: str | None = None) -> Settings:
     return {**CLASSES[cls], **(surrogate_settings(surrogate) if cls == "sppo" else {})}
 
 
-def surrogate_of(values: Mapping[str, Any], progress: float = 1.0) -> Surrogate:
+def surrogate_of(values: Values, progress: float = 1.0) -> Surrogate:
     """The surrogate of a run with these parameters, at a remaining progress of its schedules.
 
     :raises ValueError: if they are possible one by one, but not together
     """
     kind = chosen(values)
 
-    def number(value: Any) -> Any:
+    def number(value: object) -> object:
         if isinstance(value, str) and value.startswith(LINEAR):
             return float(value[len(LINEAR) :]) * progress
         return 1.0 if value == AUTO else value
@@ -153,7 +156,7 @@ def surrogate_of(values: Mapping[str, Any], progress: float = 1.0) -> Surrogate:
     return kind(**{name: number(values[name]) for name in kind.parameters() if name in values})
 
 
-def check_together(cls: str, values: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+def check_together(cls: str, values: Values, sizes: Mapping[str, int]) -> None:
     """Refuse values that are possible one by one, but not together.
 
     :raises ValueError: saying what to change

@@ -25,15 +25,15 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sppo.records.config import RunConfig
+from sppo.records.parameters import Values
 
 #: Version of this layout; ``config.json`` states it. Files without one are of version 1.
 SCHEMA = 1
@@ -145,11 +145,11 @@ class RunWriter:
         with open(self.directory / name, "a") as table:
             table.write(text if table.tell() else header + text)
 
-    def _json(self, name: str, content: Mapping[str, object]) -> None:
+    def _json(self, name: str, content: Values) -> None:
         self.file(name, (json.dumps(content, indent=1) + "\n").encode())
 
 
-def read_json(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+def read_json(path: str | os.PathLike[str]) -> Values | None:
     """The object in a JSON file; ``None`` if there is no such file or it holds no JSON object.
 
     Records are written atomically, so half a file means that somebody else tampered with it: such a
@@ -163,7 +163,7 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def read_config(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
+def read_config(directory: str | os.PathLike[str]) -> Values | None:
     """The configuration in a run directory; ``None`` if it has no readable ``config.json``."""
     config = (read_json(Path(directory, CONFIG)) or {}).get("config")
     return config if isinstance(config, dict) else None

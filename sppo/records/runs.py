@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from sppo.records import run_files
-from sppo.records.config import Values, same_run
+from sppo.records.config import same_run
+from sppo.records.parameters import Values
 from sppo.records.run_files import Evaluations
 
 #: what can become of a run, best first

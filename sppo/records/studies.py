@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sppo.records import published
-from sppo.records.config import Values
+from sppo.records.parameters import Values
 from sppo.records.run_files import BOOKKEEPING, PLAN, run_directories
 from sppo.records.runs import STATUSES, Run, check_config, read_run
 from sppo.records.subset import Subset

@@ -19,7 +19,7 @@ from sppo.study.display import Display
 from sppo.study.execution import Options, Outcome
 from sppo.study.local import LocalPool, available_cores
 from sppo.study.overview import calibration, duration, makespan, predicted_seconds, statuses, table
-from sppo.study.runner import Pool, Stopper, run_all
+from sppo.study.runner import Stopper, run_all
 
 Report = Callable[[Sequence[str]], int]
 
@@ -155,11 +155,10 @@ def _run(
         print(f"nothing to do: {done} run{'s' * (done != 1)} completed before,{where}")
         return _conclude([], settled, directory, stopped=False)
     display = Display(settled, todo, study.varied, directory)
-    pool: Pool
     if args.executor == "ray":
         from sppo.study.ray_executor import RayPool
 
-        pool = RayPool(directory, options, args.address, args.cpus, display)
+        pool: LocalPool | RayPool = RayPool(directory, options, args.address, args.cpus, display)
     else:
         pool = LocalPool(directory, options, args.jobs, display)
     with Stopper() as stopper:

@@ -50,7 +50,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sppo.parameters import Parameter, checked, unknown
 from sppo.records.config import RunConfig
@@ -60,6 +59,7 @@ from sppo.records.parameters import (
     SURROGATE,
     Setting,
     Settings,
+    Values,
     algorithm_settings,
     check_together,
     defaults,
@@ -144,7 +144,7 @@ def environment_problem(name: str) -> str | None:
 class _Reader:
     """Reads one study file, collecting its mistakes instead of stopping at the first."""
 
-    def __init__(self, content: dict[str, Any], text: str, source: str) -> None:
+    def __init__(self, content: Values, text: str, source: str) -> None:
         self.content = content
         self.source = source
         self.lines = dict(_key_lines(text))
@@ -159,16 +159,14 @@ class _Reader:
         if text not in self.problems:
             self.problems.append(text)
 
-    def value(self, key: tuple[str, ...], value: Any, parameter: Parameter) -> Any:
+    def value(self, key: tuple[str, ...], value: object, parameter: Parameter) -> object:
         try:
             return checked(key[-1], value, parameter)
         except ValueError as error:
             self.problem(key, str(error))
             return None
 
-    def values(
-        self, where: tuple[str, ...], table: Mapping[str, Any], allowed: Settings, *others: str
-    ) -> dict[str, Any]:
+    def values(self, where: tuple[str, ...], table: Values, allowed: Settings, *others: str) -> Values:
         """The checked values in a table; what is neither allowed nor one of the others is a mistake."""
         for key in table:
             if key not in allowed and key not in others:
@@ -221,7 +219,7 @@ class _Reader:
             return []
         return seeds
 
-    def environments(self, numbers: dict[str, Any]) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    def environments(self, numbers: Values) -> list[tuple[str, Values, Values]]:
         """Name, sizes and arguments of each environment."""
         names = self.content.get("environments")
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
@@ -232,7 +230,7 @@ class _Reader:
         for name in self.table("environment"):
             if name not in names:
                 self.problem(("environment", name), "is not in the list of environments")
-        found = []
+        found: list[tuple[str, Values, Values]] = []
         for name in names:
             if (problem := environment_problem(name)) is not None:
                 self.problem(("environments",), problem)
@@ -242,7 +240,7 @@ class _Reader:
             found.append((name, sizes, self.table("environment", name, "kwargs")))
         return found
 
-    def algorithms(self) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
+    def algorithms(self) -> Iterator[tuple[str, str, list[Values]]]:
         """Label, class and settings of each algorithm."""
         common, grid = self.table("parameters"), self.grid("grid")
         if not self.table("algorithms"):
@@ -269,49 +267,45 @@ class _Reader:
                 if key not in settings and key != "surrogate":
                     self.problem(self.home(label, key), unknown(key, settings))
             if "surrogate" in {**grid, **own_grid}:
-                self.problem(
-                    self.home(label, "surrogate"), "cannot vary: write an [algorithms.NAME] for each"
-                )
+                reason = "cannot vary: write an [algorithms.NAME] for each"
+                self.problem(self.home(label, "surrogate"), reason)
+            varied = {key: values for key, values in grid.items() if key not in own} | own_grid
+            axes = {key: [value] for key, value in {**common, **own}.items()} | varied
             # What is common to the study holds where the algorithm knows it; TRPO has no clip, say.
-            fixed = {key: value for key, value in {**common, **own}.items() if key in settings}
-            axes = {key: values for key, values in grid.items() if key not in own} | own_grid
-            yield label, cls, self.points(label, settings, fixed, axes)
+            axes = {key: values for key, values in axes.items() if key in settings}
+            self.varied.update(dict.fromkeys(key for key in varied if key in axes))
+            yield label, cls, self.points(label, axes, settings)
         for name, shared in (("parameters", common), ("grid", grid)):
             for key in shared:
                 if key not in known:
                     self.problem((name, key), unknown(key, known))
 
-    def points(
-        self, label: str, settings: Settings, fixed: Mapping[str, Any], grid: Mapping[str, list[Any]]
-    ) -> list[dict[str, Any]]:
-        """One algorithm's settings: the defaults, what is fixed, and each point of its grid."""
+    def points(self, label: str, axes: Mapping[str, list[object]], settings: Settings) -> list[Values]:
+        """One algorithm's settings: the defaults, with each combination of the values of its axes."""
+        base = defaults(settings)
 
-        def read(key: str, value: Any) -> Any:
-            return self.value(self.home(label, key), value, settings[key].parameter)
+        def read(key: str, value: object) -> object:
+            found = self.value(self.home(label, key), value, settings[key].parameter)
+            return {**base[key], **found} if isinstance(found, dict) else found
 
-        values = {**defaults(settings), **{key: read(key, value) for key, value in fixed.items()}}
-        if isinstance(values.get("policy_kwargs"), dict):
-            values["policy_kwargs"] = {**settings["policy_kwargs"].default, **values["policy_kwargs"]}
-        axes = {key: [read(key, one) for one in options] for key, options in grid.items() if key in settings}
-        self.varied.update(dict.fromkeys(axes))
-        points = itertools.product(*axes.values())
-        return [{**values, **dict(zip(axes, point, strict=True))} for point in points]
+        points = itertools.product(*([read(key, one) for one in options] for key, options in axes.items()))
+        return [{**base, **dict(zip(axes, point, strict=True))} for point in points]
 
     def home(self, label: str, key: str) -> tuple[str, ...]:
         """Where a parameter of an algorithm was written."""
         places = [("algorithms", label, "grid", key), ("algorithms", label, key), ("grid", key)]
         return next((place for place in places if place in self.lines), ("parameters", key))
 
-    def grid(self, *where: str) -> dict[str, list[Any]]:
+    def grid(self, *where: str) -> dict[str, list[object]]:
         axes = self.table(*where)
         for key, options in axes.items():
             if not isinstance(options, list) or not options:
                 self.problem((*where, key), f"{options!r} is not a list of values")
         return {key: options for key, options in axes.items() if isinstance(options, list)}
 
-    def table(self, *where: str) -> dict[str, Any]:
+    def table(self, *where: str) -> Values:
         """The table of this name; empty if there is none."""
-        found: Any = self.content
+        found: Values = self.content
         for depth, key in enumerate(where, start=1):
             found = found.get(key, {})
             if not isinstance(found, dict):

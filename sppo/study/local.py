@@ -96,6 +96,7 @@ class LocalPool:
         self.running.append(_Worker(run, process, ours))
 
     def ended(self) -> Iterator[tuple[RunConfig, Outcome]]:
+        """What has ended, after waiting for half a second at most; ``"killed"`` is to be started again."""
         talking = [worker.connection for worker in self.running if worker.outcome is None]
         wait([*talking, *(worker.process.sentinel for worker in self.running)], timeout=0.5)
         for worker in list(self.running):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from sppo.records import run_files
@@ -26,9 +25,12 @@ _EVALUATE = 200e-6
 _EPISODE = 700
 
 
-def status_of(config: RunConfig, directory: Path) -> str:
-    """The status of one run; looks at file names only, so that thousands take a moment."""
-    run = os.path.join(directory, config.directory_name)
+def statuses(runs: Sequence[RunConfig], directory: Path) -> list[str]:
+    """The status of each run; looks at file names only, so that thousands take a moment."""
+    return [_status(os.path.join(directory, run.directory_name)) for run in runs]
+
+
+def _status(run: str) -> str:
     try:
         names = set(os.listdir(run))
     except OSError:
@@ -40,11 +42,6 @@ def status_of(config: RunConfig, directory: Path) -> str:
     if run_files.CONFIG not in names:
         return "pending"
     return "running" if is_locked(run) else "interrupted"
-
-
-def statuses(runs: Sequence[RunConfig], directory: Path) -> list[str]:
-    """The status of each run."""
-    return [status_of(run, directory) for run in runs]
 
 
 def predicted_seconds(run: RunConfig) -> float:
@@ -65,12 +62,9 @@ def predicted_seconds(run: RunConfig) -> float:
     return iterations * (run.batch * _COLLECT + minibatches * update) + evaluation
 
 
-def makespan(costs: Iterable[float], jobs: int) -> float:
-    """When the last of these is done, if ``jobs`` at a time are taken up in this order."""
-    free = [0.0] * jobs
-    for cost in costs:
-        heapq.heapreplace(free, free[0] + cost)
-    return max(free)
+def makespan(costs: Sequence[float], jobs: int) -> float:
+    """When the last of these is done, ``jobs`` at a time: the work shared, but no run shared by two."""
+    return max(sum(costs) / jobs, *costs, 0.0)
 
 
 def calibration(runs: Sequence[RunConfig], found: Sequence[str], directory: Path) -> tuple[float, int]:

