@@ -17,11 +17,11 @@ Observations = np.ndarray | dict[str, np.ndarray] | tuple[np.ndarray, ...]
 class Board:
     """The actions, observations, rewards and dones of a step of all environments.
 
-    :param file: a file in memory for those that other processes see too
+    :param file: a file in memory, for those that other processes see too
     """
 
     def __init__(
-        self, n_envs: int, observed: spaces.Space, acted: spaces.Space, file: int | None = None
+        self, n_envs: int, observed: spaces.Space, acted: spaces.Space, *, file: int | None = None
     ) -> None:
         self._file, self._end, self._tuple = file, 0, isinstance(observed, spaces.Tuple)
         parts: dict[Any, spaces.Space] = {None: observed}

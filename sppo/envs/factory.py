@@ -11,9 +11,10 @@ from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import load_env_creator
 from stable_baselines3.common import env_util, monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, patch_gym
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sppo.envs.board import Board
 from sppo.envs.cores import available_processes, idle_cores
@@ -23,6 +24,9 @@ from sppo.envs.worker_vec_env import WorkerVecEnv
 Backend = Literal["auto", "gymnasium", "envpool", "subproc"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
 
+#: what EnvPool does not take
+_GYMNASIUM_ONLY = ["start_index", "monitor_dir", "wrapper_class", "wrapper_kwargs"]
+_GYMNASIUM_ONLY += ["vec_env_kwargs", "monitor_kwargs"]
 #: what a step of :class:`WorkerVecEnv` costs on top of the slowest process's environments, roughly
 MEETING_SECONDS = 60e-6
 _PROBE_STEPS = 20
@@ -35,7 +39,7 @@ class InProcessVecEnv(DummyVecEnv):
         super().__init__(list(env_fns))
         self._board = Board(self.num_envs, self.observation_space, self.action_space)
 
-    def step_wait(self) -> Any:
+    def step_wait(self) -> VecEnvStepReturn:
         infos, reset_infos = step_each(self.envs, self.actions, self._board)
         for index, info in reset_infos.items():
             self.reset_infos[index] = info
@@ -70,57 +74,50 @@ def make_vec_env(
 
     The other parameters are Stable-Baselines3's.
     """
+    given = locals()
     _check(env_id, n_envs, seed, vec_env_cls, backend)
     if backend == "envpool":
         from sppo.envs.envpool_adapter import make_envpool
 
-        foreign: dict[str, Any] = {"start_index": start_index, "monitor_dir": monitor_dir}
-        foreign |= {"wrapper_class": wrapper_class, "wrapper_kwargs": wrapper_kwargs}
-        foreign |= {"vec_env_kwargs": vec_env_kwargs, "monitor_kwargs": monitor_kwargs}
-        return make_envpool(
-            str(env_id), n_envs, seed, env_kwargs, [name for name in foreign if foreign[name]]
-        )
+        unsupported = [name for name in _GYMNASIUM_ONLY if given[name]]
+        return make_envpool(str(env_id), n_envs, seed, env_kwargs, unsupported)
     # A worker that is sent these instead of importing them starts without PyTorch: 0.4 s instead of 2, and
     # 50 MB instead of 200. A wrapper of the user's own might ask for a Monitor by its class.
     by_value = (env_util, monitor, patch_gym) if wrapper_class is None else ()
 
-    def in_processes(env_fns: Sequence[EnvFn], **options: Any) -> VecEnv:
+    def in_processes(env_fns: list[EnvFn], **options: Any) -> VecEnv:
         if sys.platform != "linux":
-            return SubprocVecEnv(list(env_fns), **options)
-        spec = _sendable_spec(env_id)
-        if spec is not None:
-            env_fns = [functools.partial(registered, spec, fn) for fn in env_fns]
-        return WorkerVecEnv(env_fns, by_value=by_value, **options)
-
-    def in_processes_if_possible(env_fns: Sequence[EnvFn], **options: Any) -> VecEnv:
+            return SubprocVecEnv(env_fns, **options)
         try:
-            return in_processes(env_fns, **options)
+            return WorkerVecEnv(_sendable(env_id, env_fns), by_value=by_value, **options)
         except Exception:
+            if backend == "subproc":
+                raise
             # Environments that exist in this process only; what is wrong with them otherwise shows here.
             return InProcessVecEnv(env_fns, **options)
 
     kind: Any = vec_env_cls or InProcessVecEnv
-    if backend == "subproc":
+    if backend == "subproc" or (
+        backend == "auto" and vec_env_cls is None and _gains_from_processes(env_id, n_envs, env_kwargs)
+    ):
         kind = in_processes
-    elif backend == "auto" and vec_env_cls is None and _gains_from_processes(env_id, n_envs, env_kwargs):
-        kind = in_processes_if_possible
     return env_util.make_vec_env(
         *(env_id, n_envs, seed, start_index, monitor_dir, wrapper_class, env_kwargs),
         *(kind, vec_env_kwargs, monitor_kwargs, wrapper_kwargs),
     )
 
 
-def _sendable_spec(env_id: object) -> EnvSpec | None:
-    """What other processes have to be told of a name that this program has registered."""
+def _sendable(env_id: str | Callable[..., gym.Env], env_fns: list[EnvFn]) -> list[EnvFn]:
+    """The functions, with what other processes have to be told of a name that this program has registered."""
     if not isinstance(env_id, str) or ":" in env_id:
-        return None
+        return env_fns
     spec = copy.copy(gym.spec(env_id))
     if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
         spec.entry_point = load_env_creator(spec.entry_point)  # type: ignore[assignment]
-    return spec
+    return [functools.partial(registered, spec, fn) for fn in env_fns]
 
 
-def _check(env_id: Any, n_envs: Any, seed: Any, vec_env_cls: Any, backend: Any) -> None:
+def _check(env_id: object, n_envs: object, seed: object, vec_env_cls: object, backend: object) -> None:
     """Refuse arguments that would fail, or be ignored, further down."""
     if backend not in BACKENDS:
         options = ", ".join(f'backend="{name}"' for name in BACKENDS)
@@ -134,14 +131,14 @@ def _check(env_id: Any, n_envs: Any, seed: Any, vec_env_cls: Any, backend: Any) 
         )
     if backend == "envpool" and not isinstance(env_id, str):
         raise ValueError('backend="envpool" needs an environment id: EnvPool has its own environments')
-    if not _is_whole(n_envs) or n_envs < 1:
+    if not _is_whole(n_envs, 1):
         raise ValueError(f"n_envs={n_envs!r}: write how many environments to make, a whole number from 1")
-    if seed is not None and (not _is_whole(seed) or seed < 0):
+    if seed is not None and not _is_whole(seed, 0):
         raise ValueError(f"seed={seed!r}: write a whole number from 0, or None for another one every time")
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+def _is_whole(value: object, smallest: int) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= smallest)
 
 
 def _gains_from_processes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -55,11 +56,8 @@ def restore_space_generators(space: spaces.Space, generators: list[np.random.Gen
 def _parts(space: spaces.Space) -> list[spaces.Space]:
     parts = [space]
     for value in vars(space).values():
-        if isinstance(value, dict):
-            inner = list(value.values())
-        else:
-            inner = list(value) if isinstance(value, (list, tuple)) else [value]
-        for candidate in inner:
+        inner = value.values() if isinstance(value, dict) else value
+        for candidate in inner if isinstance(inner, Iterable) else [inner]:
             if isinstance(candidate, spaces.Space):
-                parts.extend(_parts(candidate))
+                parts += _parts(candidate)
     return parts

@@ -34,17 +34,13 @@ class EnvGroup:
         self, envs: Sequence[gym.Env], places: slice | None = None, board: Board | None = None
     ) -> None:
         self.envs, self.places = envs, places or slice(0, len(envs))
-        self._board = board
+        if board is not None:
+            self.board = board
         self._unused_generators = capture_generators()
 
     def call(self, method: str, *args: object, **kwargs: object) -> Any:
-        """As of a :class:`sppo.envs.worker_process.WorkerProcess`."""
+        """As of a :class:`sppo.envs.worker.WorkerProcess`."""
         return getattr(self, method)(*args, **kwargs)
-
-    @property
-    def board(self) -> Board:
-        assert self._board is not None
-        return self._board
 
     def step(self, actions: np.ndarray | None = None) -> tuple[list[Info], dict[int, Info]]:
         """See :func:`step_each`; the actions are the board's if none are given."""
@@ -72,12 +68,6 @@ class EnvGroup:
             infos.append(info)
         return infos
 
-    def get_attr(self, index: int, name: str) -> object:
-        return self.envs[index].get_wrapper_attr(name)
-
-    def set_attr(self, index: int, name: str, value: object) -> None:
-        setattr(self.envs[index], name, value)
-
     def env_method(self, index: int, name: str, *args: object, **kwargs: object) -> object:
         return self.envs[index].get_wrapper_attr(name)(*args, **kwargs)
 
@@ -98,10 +88,6 @@ class EnvGroup:
         if generators is not None:
             restore_generators(generators)
 
-    def recipes(self) -> list[tuple[EnvSpec, bool] | None]:
-        """The environments' registered descriptions, and whether they are in a ``Monitor``."""
-        return [_recipe(env) for env in self.envs]
-
     def close(self) -> None:
         for env in self.envs:
             env.close()
@@ -112,8 +98,7 @@ def made(env_fns: Sequence[EnvFn]) -> list[gym.Env]:
     envs = [fn() for fn in env_fns]
     if len({id(env.unwrapped) for env in envs}) < len(envs):
         raise ValueError(
-            "the function that makes environments returned the same one twice: make a new one at every "
-            "call, for example make_vec_env(lambda: gym.make(...))"
+            "the function that makes environments returned the same one twice: make a new one at every call"
         )
     return envs
 
@@ -143,10 +128,3 @@ def step_each(
         board.observe(row, observation)
         infos.append(info)
     return infos, reset_infos
-
-
-def _recipe(env: gym.Env) -> tuple[EnvSpec, bool] | None:
-    # By name: this process may have a copy of the class instead of the class.
-    monitored = (type(env).__module__, type(env).__name__) == ("stable_baselines3.common.monitor", "Monitor")
-    spec = env.env.spec if monitored and isinstance(env, gym.Wrapper) else env.spec
-    return None if spec is None else (spec, monitored)

@@ -11,16 +11,21 @@ together (so that objects shared between layers stay shared), except for what mu
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.utils.env_checker import data_equivalence
+
+if TYPE_CHECKING:
+    from mujoco import MjData
 
 from sppo.envs.generators import (
     capture_generators,
@@ -30,22 +35,13 @@ from sppo.envs.generators import (
 )
 
 #: Attributes that describe the environment, but are not part of its state.
-_DESCRIPTION = frozenset(
-    [
-        "env",
-        "spec",
-        "_cached_spec",
-        "metadata",
-        "_metadata",
-        "_saved_kwargs",
-        "_ezpickle_args",
-        "_ezpickle_kwargs",
-        "results_writer",
-    ]
-)
+_DESCRIPTION = {"env", "spec", "_cached_spec", "metadata", "_metadata", "results_writer"}
+_DESCRIPTION |= {"_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs"}
 #: Attributes that usually show the environment, and are state only if they hold plain data.
-_DISPLAY = frozenset(["mujoco_renderer", "renderer", "viewer", "window", "screen", "surf", "clock", "isopen"])
+_DISPLAY = {"mujoco_renderer", "renderer", "viewer", "window", "screen", "surf", "clock", "isopen"}
 _PLAIN = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
+#: objects that stay where they are, by their id, and where that is
+_Live = dict[int, tuple]
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type)
 
 
@@ -67,30 +63,21 @@ def capture_environment(env: gym.Env) -> bytes:
     :raises UncapturableError: if some of it cannot be pickled
     """
     chain = layers(env)
-    live: dict[int, tuple] = {id(layer): ("layer", index) for index, layer in enumerate(chain)}
-    state: dict[str, Any] = {
-        "types": [_type_name(layer) for layer in chain],
-        "attributes": [{} for _ in chain],
-        "spaces": {},
-        "models": {},
-        "data": {},
-    }
+    live: _Live = {id(layer): ("layer", index) for index, layer in enumerate(chain)}
+    attributes: list[dict[str, object]] = [{} for _ in chain]
+    in_place: dict[str, dict[tuple[int, str], object]] = {"spaces": {}, "models": {}, "data": {}}
     for index, name, value in _attributes(chain):
-        if isinstance(value, spaces.Space):
-            live[id(value)] = ("attribute", index, name)
-            state["spaces"][index, name] = space_generators(value)
-        elif _is_mujoco(value, "MjModel"):
-            live[id(value)] = ("attribute", index, name)
-            state["models"][index, name] = pickle.dumps(value)
-        elif _is_mujoco(value, "MjData"):
-            live[id(value)] = ("attribute", index, name)
-            state["data"][index, name] = pickle.dumps(value)
+        kind = _kept_in_place(value)
+        if kind is None:
+            attributes[index][name] = value
         else:
-            state["attributes"][index][name] = value
+            live[id(value)] = ("attribute", index, name)
+            state = space_generators(value) if isinstance(value, spaces.Space) else pickle.dumps(value)
+            in_place[kind][index, name] = state
     try:
-        return _dumps(state, live)
+        return _dumps({"types": _type_names(chain), "attributes": attributes, **in_place}, live)
     except Exception as error:  # pickling runs arbitrary code
-        raise UncapturableError(_culprits(chain, live, error)) from error
+        raise UncapturableError(_culprits(chain, attributes, live, error)) from error
 
 
 def restore_environment(env: gym.Env, captured: bytes) -> None:
@@ -100,19 +87,20 @@ def restore_environment(env: gym.Env, captured: bytes) -> None:
     """
     chain = layers(env)
     state = _loads(captured, chain)
-    found = [_type_name(layer) for layer in chain]
+    found = _type_names(chain)
     if found != state["types"]:
         raise UncapturableError(f"the state is of {state['types']}, but the environment is {found}")
-    # Models first: data belongs to a model.
+    # Models first: data belongs to a model. They rarely change; keeping one keeps every reference to it.
     for (index, name), pickled in state["models"].items():
-        _restore_model(chain[index], name, pickled)
+        if pickle.dumps(getattr(chain[index], name, None)) != pickled:
+            setattr(chain[index], name, pickle.loads(pickled))
     for (index, name), pickled in state["data"].items():
-        _restore_data(chain[index], name, pickled)
+        _restore_data(chain[index], name, pickle.loads(pickled))
     for (index, name), generators in state["spaces"].items():
         restore_space_generators(getattr(chain[index], name), generators)
     for layer, attributes in zip(chain, state["attributes"], strict=True):
         for _, name, value in list(_attributes([layer])):
-            if name not in attributes and not _stays(value):
+            if name not in attributes and _kept_in_place(value) is None:
                 delattr(layer, name)
         for name, value in attributes.items():
             setattr(layer, name, value)
@@ -137,7 +125,7 @@ def why_inexact(make: Callable[[], gym.Env], steps: int = 60, seed: int = 0) -> 
         second.reset(seed=seed + 1)
         restore_environment(second, captured)
         restore_generators(generators)
-        if _play(second, actions) != expected:
+        if not data_equivalence(_play(second, actions), expected, exact=True):
             return "an environment continued from its captured state goes another way than the original"
     except UncapturableError as error:
         return str(error)
@@ -165,19 +153,12 @@ def _play(env: gym.Env, actions: list[Any]) -> list[Any]:
     answers: list[Any] = []
     for action in actions:
         observation, reward, terminated, truncated, _ = env.step(action)
-        answers.append((_plain(observation), float(reward).hex(), bool(terminated), bool(truncated)))
-        if terminated or truncated:
-            answers.append(_plain(env.reset()[0]))
+        ended = bool(terminated or truncated)
+        # Copies: an environment may give out the same array at every step.
+        answers.append(copy.deepcopy((observation, float(reward), bool(terminated), ended)))
+        if ended:
+            answers.append(copy.deepcopy(env.reset()[0]))
     return answers
-
-
-def _plain(observation: Any) -> Any:
-    if isinstance(observation, dict):
-        return [(key, _plain(value)) for key, value in sorted(observation.items())]
-    if isinstance(observation, tuple):
-        return [_plain(value) for value in observation]
-    array = np.asarray(observation)
-    return array.dtype.str, array.shape, array.tobytes()
 
 
 def _attributes(chain: list[gym.Env]) -> Iterator[tuple[int, str, Any]]:
@@ -190,43 +171,35 @@ def _attributes(chain: list[gym.Env]) -> Iterator[tuple[int, str, Any]]:
                 yield index, name, value
 
 
-def _stays(value: Any) -> bool:
-    """Whether an attribute is restored in place instead of being replaced."""
-    return isinstance(value, spaces.Space) or _is_mujoco(value, "MjModel") or _is_mujoco(value, "MjData")
-
-
-def _is_mujoco(value: Any, kind: str) -> bool:
+def _kept_in_place(value: object) -> Literal["spaces", "models", "data"] | None:
+    """What an attribute is that is brought up to date instead of being replaced; ``None`` for all others."""
+    if isinstance(value, spaces.Space):
+        return "spaces"
     # Without the module there can be no such object, and MuJoCo is optional.
     mujoco = sys.modules.get("mujoco")
-    return mujoco is not None and isinstance(value, getattr(mujoco, kind))
+    if mujoco is None or not isinstance(value, (mujoco.MjModel, mujoco.MjData)):
+        return None
+    return "models" if isinstance(value, mujoco.MjModel) else "data"
 
 
-def _restore_model(layer: gym.Env, name: str, pickled: bytes) -> None:
-    current = getattr(layer, name, None)
-    # Models rarely change during training; keeping the object keeps every reference to it.
-    if current is None or pickle.dumps(current) != pickled:
-        setattr(layer, name, pickle.loads(pickled))
-
-
-def _restore_data(layer: gym.Env, name: str, pickled: bytes) -> None:
+def _restore_data(layer: gym.Env, name: str, data: MjData) -> None:
     import mujoco
 
-    data = pickle.loads(pickled)
     current = getattr(layer, name, None)
-    model = next((value for value in vars(layer).values() if _is_mujoco(value, "MjModel")), None)
+    model = next((value for value in vars(layer).values() if _kept_in_place(value) == "models"), None)
     if current is None or model is None or current.model is not model:
         setattr(layer, name, data)
     else:
         mujoco.mj_copyData(current, model, data)
 
 
-def _type_name(layer: gym.Env) -> str:
-    return f"{type(layer).__module__}.{type(layer).__qualname__}"
+def _type_names(chain: list[gym.Env]) -> list[str]:
+    return [f"{type(layer).__module__}.{type(layer).__qualname__}" for layer in chain]
 
 
-def _dumps(state: Any, live: dict[int, tuple]) -> bytes:
+def _dumps(state: object, live: _Live) -> bytes:
     class Pickler(pickle.Pickler):
-        def persistent_id(self, obj: Any) -> Any:
+        def persistent_id(self, obj: object) -> tuple | None:
             return live.get(id(obj))
 
     buffer = io.BytesIO()
@@ -236,21 +209,22 @@ def _dumps(state: Any, live: dict[int, tuple]) -> bytes:
 
 def _loads(captured: bytes, chain: list[gym.Env]) -> Any:
     class Unpickler(pickle.Unpickler):
-        def persistent_load(self, pid: Any) -> Any:
+        def persistent_load(self, pid: Any) -> object:
             layer = chain[pid[1]]
             return layer if pid[0] == "layer" else getattr(layer, pid[2], None)
 
     return Unpickler(io.BytesIO(captured)).load()
 
 
-def _culprits(chain: list[gym.Env], live: dict[int, tuple], error: Exception) -> str:
+def _culprits(
+    chain: list[gym.Env], attributes: list[dict[str, object]], live: _Live, error: Exception
+) -> str:
     """Which attributes do not pickle, by name."""
     reasons = []
-    for index, name, value in _attributes(chain):
-        if _stays(value):
-            continue
-        try:
-            _dumps(value, live)
-        except Exception as reason:
-            reasons.append(f"{type(chain[index]).__name__}.{name} ({reason})")
+    for layer, values in zip(chain, attributes, strict=True):
+        for name, value in values.items():
+            try:
+                _dumps(value, live)
+            except Exception as reason:
+                reasons.append(f"{type(layer).__name__}.{name} ({reason})")
     return "cannot capture " + (", ".join(reasons) or f"the environment ({error})")

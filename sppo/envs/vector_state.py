@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import pickle
 import types
 from typing import Any
 
 import gymnasium as gym
-from stable_baselines3.common import monitor
+from gymnasium.envs.registration import EnvSpec
+from stable_baselines3.common import monitor, vec_env
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import (
-    DummyVecEnv,
-    SubprocVecEnv,
-    VecEnv,
-    VecEnvWrapper,
-    VecNormalize,
-    VecTransposeImage,
-)
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
 from sppo.envs.factory import InProcessVecEnv
 from sppo.envs.group import EnvGroup
 from sppo.envs.state import UncapturableError
-from sppo.envs.worker_process import WorkerProcess
+from sppo.envs.worker import WorkerProcess
 from sppo.envs.worker_vec_env import WorkerVecEnv
 
 #: What a new vectorised environment has of its own and keeps.
@@ -41,14 +37,10 @@ def capture_vector(venv: VecEnv) -> dict[str, Any]:
     cannot be pickled.
     """
     chain = vector_layers(venv)
-    attributes, left_out = [], []
-    for layer in chain:
-        pickled, missing = _attributes(layer)
-        attributes.append(pickled)
-        left_out += [f"{type(layer).__name__}.{name} ({reason})" for name, reason in missing.items()]
+    left_out: list[str] = []
     state: dict[str, Any] = {
         "types": [type(layer).__name__ for layer in chain],
-        "attributes": attributes,
+        "attributes": [_attributes(layer, left_out) for layer in chain],
         "left_out": left_out,
         "environments": None,
         "generators": [],
@@ -75,7 +67,7 @@ def restore_vector(venv: VecEnv, state: dict[str, Any]) -> bool:
         raise UncapturableError(
             f"the checkpoint has {len(captured)} environments, the given one {venv.num_envs}"
         )
-    if [_kind(name) for name in found] != [_kind(name) for name in state["types"]]:
+    if _kinds(found) != _kinds(state["types"]):
         raise UncapturableError(
             f"the checkpoint's environment is {state['types']}, the given one {found}: build it the same way"
         )
@@ -85,15 +77,15 @@ def restore_vector(venv: VecEnv, state: dict[str, Any]) -> bool:
             setattr(layer, name, attributes[name])
     if captured is None:
         return False
-    processes, generators = _processes(chain[-1]), state.get("generators", [])
-    if any(generators) and len(generators) != len(processes) - 1:
+    processes = _processes(chain[-1])
+    generators = [None, *state.get("generators", [])]
+    if any(generators) and len(generators) != len(processes):
         raise UncapturableError(
             "the environments draw from random generators of the processes that step them: make them with "
-            f'backend="subproc" and {len(generators) + 1} processes (OMP_NUM_THREADS), as before'
+            f'backend="subproc" and {len(generators)} processes (OMP_NUM_THREADS), as before'
         )
     for place, process in enumerate(processes):
-        own = generators[place - 1] if place and any(generators) else None
-        process.call("restore", captured[process.places], own)
+        process.call("restore", captured[process.places], generators[place] if any(generators) else None)
     if not processes:
         for index, environment_state in enumerate(captured):
             chain[-1].env_method("restore_state", environment_state, indices=[index])
@@ -110,11 +102,12 @@ def rebuild_vector(state: dict[str, Any]) -> VecEnv | None:
     if recipe is None:
         return None
 
-    def make(spec: Any, monitored: bool) -> gym.Env:
+    # Here, so that a worker gets it by value, and need not import this module with all of Stable-Baselines3.
+    def make(spec: EnvSpec, monitored: bool) -> gym.Env:
         env = gym.make(spec)
         return Monitor(env) if monitored else env
 
-    env_fns: Any = [lambda pair=pair: make(*pair) for pair in recipe["environments"]]
+    env_fns: Any = [functools.partial(make, *each) for each in recipe["environments"]]
     cls = _STEPPERS[recipe["class"]] if isinstance(recipe["class"], str) else recipe["class"]
     venv: VecEnv = cls(env_fns, by_value=[monitor]) if cls is WorkerVecEnv else cls(env_fns)
     return VecNormalize(venv) if recipe["normalized"] else venv
@@ -123,34 +116,35 @@ def rebuild_vector(state: dict[str, Any]) -> VecEnv | None:
 def vector_layers(venv: VecEnv) -> list[VecEnv]:
     """The wrappers of a vectorised environment from the outermost to the one that steps."""
     chain = [venv]
-    while isinstance(chain[-1], VecEnvWrapper):
+    while isinstance(chain[-1], vec_env.VecEnvWrapper):
         chain.append(chain[-1].venv)
     return chain
 
 
-def _kind(name: str) -> str:
-    return "environments" if name in _STEPPERS else name
+def _kinds(names: list[str]) -> list[str]:
+    return ["environments" if name in _STEPPERS else name for name in names]
 
 
 def _only_steps(layer: VecEnv) -> bool:
     return type(layer).__name__ in _STEPPERS or type(layer) is SubprocVecEnv
 
 
-def _attributes(layer: VecEnv) -> tuple[bytes, dict[str, str]]:
-    """The pickled attributes of a layer, and why others are missing."""
-    if _only_steps(layer):
-        attributes = {name: getattr(layer, name) for name in _STEPPERS_STATE}
-    else:
-        attributes = {
-            name: value
-            for name, value in vars(layer).items()
-            if name not in _OWN and not isinstance(value, (types.FunctionType, types.MethodType))
-        }
-    missing = {name: reason for name, value in attributes.items() if (reason := _why_not_pickled(value))}
-    return pickle.dumps({name: attributes[name] for name in attributes if name not in missing}), missing
+def _attributes(layer: VecEnv, left_out: list[str]) -> bytes:
+    """The pickled attributes of a layer; those that cannot be are named in ``left_out``."""
+    own = [name for name in vars(layer) if name not in _OWN]
+    kept = {}
+    for name in _STEPPERS_STATE if _only_steps(layer) else own:
+        value = getattr(layer, name)
+        if isinstance(value, (types.FunctionType, types.MethodType)):
+            continue
+        if reason := _why_not_pickled(value):
+            left_out.append(f"{type(layer).__name__}.{name} ({reason})")
+        else:
+            kept[name] = value
+    return pickle.dumps(kept)
 
 
-def _why_not_pickled(value: Any) -> str | None:
+def _why_not_pickled(value: object) -> str | None:
     try:
         pickle.loads(pickle.dumps(value))
     except Exception as error:  # pickling runs arbitrary code
@@ -171,12 +165,13 @@ def _capture_environments(base: VecEnv) -> dict[str, Any]:
     if captured:
         # This process's own generators are the training's.
         generators = [generators for _, generators in captured[1:]]
-        return {
-            "environments": [state for states, _ in captured for state in states],
-            "generators": generators,
-        }
-    # Asked first, because calling a method that is not there ends SubprocVecEnv's processes.
-    if not _has_method(base, "capture_state"):
+        return {"environments": [each for states, _ in captured for each in states], "generators": generators}
+    try:
+        # Asked first, because calling a method that is not there ends SubprocVecEnv's processes.
+        stateful = base.has_attr("capture_state")
+    except Exception:  # vectorised environments of other libraries need not know the question
+        stateful = False
+    if not stateful:
         raise UncapturableError(
             f"{type(base).__name__} keeps its environments elsewhere; they can only be captured if each is "
             "wrapped, outermost, in sppo.checkpoint.StatefulEnv"
@@ -184,26 +179,23 @@ def _capture_environments(base: VecEnv) -> dict[str, Any]:
     return {"environments": base.env_method("capture_state")}
 
 
-def _has_method(base: VecEnv, name: str) -> bool:
-    try:
-        return base.has_attr(name)
-    except Exception:  # vectorised environments of other libraries need not know the question
-        return False
-
-
 def _recipe(chain: list[VecEnv]) -> dict[str, Any] | None:
     """How to build the environment again, if that can be told from looking at it."""
     # Stable-Baselines3 itself puts VecTransposeImage around image environments, outermost.
-    wrappers = [layer for layer in chain[:-1] if type(layer) is not VecTransposeImage]
-    base = chain[-1]
-    if type(base).__name__ not in _STEPPERS or [type(layer) for layer in wrappers] not in (
-        [],
-        [VecNormalize],
-    ):
+    *wrappers, base = [type(layer) for layer in chain if type(layer) is not vec_env.VecTransposeImage]
+    if base.__name__ not in _STEPPERS or wrappers not in ([], [VecNormalize]):
         return None
     try:
-        environments = [one for process in _processes(base) for one in process.call("recipes")]
+        environments = [_monitored(spec) for spec in chain[-1].get_attr("spec")]
     except Exception:  # a description may fail to be made, or to be sent
         return None
-    recipe = {"class": type(base).__name__, "normalized": bool(wrappers), "environments": environments}
-    return None if None in environments or _why_not_pickled(recipe) else recipe
+    recipe = {"class": base.__name__, "normalized": bool(wrappers), "environments": environments}
+    return None if _why_not_pickled(recipe) else recipe
+
+
+def _monitored(spec: EnvSpec) -> tuple[EnvSpec, bool]:
+    """A description without an outermost ``Monitor``, whose arguments it lacks, and whether there was one."""
+    wrappers = spec.additional_wrappers
+    if not wrappers or wrappers[-1].entry_point != f"{Monitor.__module__}:Monitor":
+        return spec, False
+    return dataclasses.replace(spec, additional_wrappers=wrappers[:-1]), True

@@ -1,4 +1,4 @@
-"""A worker process: environments that are stepped on request. Runs as ``python -c``.
+"""A worker process: environments that are stepped on request; and the training's side of it.
 
 A fresh process, not a copy of the training's: a copy would share its threads' locks, its files and what
 PyTorch keeps about threads that are not there. It ends when the other end of its socket is closed, whether
@@ -13,11 +13,14 @@ import os
 import pickle
 import signal
 import socket
+import subprocess
+import sys
 import traceback
+from collections.abc import Iterable
+from typing import Any
 
 import cloudpickle
 import numpy as np
-from gymnasium import spaces
 
 from sppo.envs.board import Board
 from sppo.envs.group import EnvGroup, made
@@ -25,12 +28,14 @@ from sppo.envs.mailbox import Mailbox
 
 #: NumPy's scalars, which infos are full of, pickle three times faster as plain numbers
 _SCALARS: dict[type, type] = {np.float64: float, np.float32: float, np.bool_: bool, np.int64: int}
-#: how long it sleeps before it looks whether its parent is still there
-_NAP_MILLISECONDS = 100
+#: how long a worker may take to close its environments before it is killed
+PATIENCE_SECONDS = 5.0
+
+_START = "import sys; sys.path[:] = sys.argv[4:]; from sppo.envs import worker; worker.main(*sys.argv[1:4])"
 
 
 def main(connection: str, file: str, memory: str) -> None:
-    """Answer requests until nobody can make any.
+    """Answer questions until nobody can ask any: the first one has the environments, then calls of methods.
 
     :param connection: file descriptors of the socket and the memory of its :class:`Mailbox`
     :param memory: and of the memory of the :class:`Board`
@@ -40,30 +45,27 @@ def main(connection: str, file: str, memory: str) -> None:
         copyreg.pickle(scalar, lambda value, scalar=scalar, plain=plain: (scalar, (plain(value),)))  # type: ignore[misc]
     parent = os.getppid()
     mailbox = Mailbox(socket.socket(fileno=int(connection)), int(file))
-    group: EnvGroup | None = None
+    group, result = None, None
     with contextlib.suppress(EOFError, ConnectionResetError):
         while os.getppid() == parent:
-            if not mailbox.wait(False, _NAP_MILLISECONDS):
+            # Woken by a question, or after a while to see whether the parent is still there.
+            if not mailbox.wait(answered=False, nap=100):
                 continue
             try:
+                question = mailbox.read()
                 if group is None:
-                    group, answer = _made(int(memory), *pickle.loads(mailbox.read())), None
-                elif data := mailbox.read():
-                    method, args, kwargs = pickle.loads(data)
-                    answer = group.call(method, *args, **kwargs)
+                    env_fns, places, described = pickle.loads(question)
+                    group = EnvGroup(made(pickle.loads(env_fns)), places, Board(*described, file=int(memory)))
+                elif question:
+                    method, args, kwargs = pickle.loads(question)
+                    result = group.call(method, *args, **kwargs)
                 else:
-                    answer = group.step()
-                mailbox.answer(_pickled((answer, None)))
+                    result = group.step()
+                mailbox.answer(_pickled((result, None)))
             except BaseException as error:
                 mailbox.answer(_pickled_failure(error))
     if group is not None:
         group.close()
-
-
-def _made(
-    memory: int, pickled: bytes, places: slice, n_envs: int, observed: spaces.Space, acted: spaces.Space
-) -> EnvGroup:
-    return EnvGroup(made(pickle.loads(pickled)), places, Board(n_envs, observed, acted, memory))
 
 
 def _pickled(answer: object) -> bytes:
@@ -83,3 +85,88 @@ def _pickled_failure(error: BaseException) -> bytes:
         # An exception that cannot be taken apart and put together again.
         return _pickled((RuntimeError(f"{type(error).__name__}: {error}"), text))
     return data
+
+
+class WorkerError(RuntimeError):
+    """A worker process that cannot go on; the message says which one, and why."""
+
+
+class WorkerProcess:
+    """The training's side: a process with some of a vectorised environment's environments.
+
+    :param places: which ones
+    :param memory: the file of the :class:`Board`
+    """
+
+    def __init__(self, places: slice, memory: int) -> None:
+        self.places = places
+        self._name = f"the process of environments {places.start} to {places.stop - 1}"
+        here, there = socket.socketpair()
+        self._mailbox = Mailbox(here, os.memfd_create("sppo-mailbox"))
+        files = there.fileno(), self._mailbox.file, memory
+        # An empty entry of the search path means the directory that the program was started in.
+        path = [entry or os.getcwd() for entry in sys.path]
+        with there:
+            # A session of its own: Ctrl-C is for the training, which closes the socket if it ends.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, *map(str, files), *path],
+                stdin=subprocess.DEVNULL,
+                pass_fds=files,
+                start_new_session=True,
+            )
+
+    def ask(self, question: bytes) -> None:
+        """Ask for the call of a method (pickled name and arguments), or for a step by the shared actions."""
+        self.settle()
+        try:
+            self._mailbox.ask(question)
+        except OSError as error:
+            raise self._died() from error
+
+    def settle(self) -> None:
+        """Wait until the last question is answered, even if nobody wants to know any more."""
+        if self._mailbox.closed:
+            raise WorkerError("these environments were closed: make new ones")
+        try:
+            while not self._mailbox.wait(answered=True, nap=1):
+                pass
+        except (EOFError, OSError) as error:
+            raise self._died() from error
+
+    def received(self) -> bytes:
+        """The answer to the last question, as it came; it can be had again until the next question."""
+        self.settle()
+        return self._mailbox.read()
+
+    def opened(self, answer: bytes) -> Any:
+        """What a call returned, or raised."""
+        result, text = pickle.loads(answer)
+        if text is not None:
+            result.add_note(f"In {self._name}:\n{text}")
+            raise result
+        return result
+
+    def call(self, method: str, *args: object, **kwargs: object) -> Any:
+        """Ask for the call of a method of :class:`EnvGroup`, and wait."""
+        # Plain pickle would name what this program's script defines, and the worker does not have.
+        self.ask(cloudpickle.dumps((method, args, kwargs)))
+        return self.opened(self.received())
+
+    def _died(self) -> WorkerError:
+        try:
+            code: int | str = self._process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            code = "none yet"
+        return WorkerError(f"{self._name} has died (exit code {code}): make the vectorised environment anew")
+
+
+def end(workers: Iterable[WorkerProcess]) -> None:
+    """Tell workers to close their environments, and see to it that they end."""
+    for worker in workers:
+        worker._mailbox.close()
+    for worker in workers:
+        try:
+            worker._process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            worker._process.kill()
+            worker._process.wait()

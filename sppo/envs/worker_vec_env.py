@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices,
 from sppo.envs.board import Board
 from sppo.envs.cores import available_processes
 from sppo.envs.group import EnvFn, EnvGroup, made
-from sppo.envs.worker_process import WorkerProcess, end, packed, request
+from sppo.envs.worker import WorkerProcess, end
 
 
 class WorkerVecEnv(VecEnv):
@@ -45,7 +46,7 @@ class WorkerVecEnv(VecEnv):
         n_envs = len(env_fns)
         bounds = np.linspace(0, n_envs, min(n_processes or available_processes(), n_envs) + 1).round()
         own, *others = [slice(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
-        contents = [packed(env_fns[part], by_value) for part in others]
+        contents = [_packed(env_fns[part], by_value) for part in others]
         memory = os.memfd_create("sppo-environments")
         self._workers = [WorkerProcess(part, memory) for part in others]
         self._end = weakref.finalize(self, end, self._workers)
@@ -56,8 +57,8 @@ class WorkerVecEnv(VecEnv):
             envs = made(env_fns[own])
             described = n_envs, envs[0].observation_space, envs[0].action_space
             for worker, content in zip(self._workers, contents, strict=True):
-                worker.ask(cloudpickle.dumps((content, worker.places, *described)))
-            self._group = EnvGroup(envs, own, Board(*described, memory))
+                worker.ask(pickle.dumps((content, worker.places, described)))
+            self._group = EnvGroup(envs, own, Board(*described, file=memory))
             self._answers()
             super().__init__(*described)
         except BaseException:
@@ -74,14 +75,14 @@ class WorkerVecEnv(VecEnv):
 
     def step_async(self, actions: np.ndarray) -> None:
         self._step = None
-        shared, given = self._group.board.actions, np.asarray(actions)
-        unchanged = (given.dtype, given.shape) == (shared.dtype, shared.shape)
         for worker in self._workers:
             worker.settle()
+        shared, given = self._group.board.actions, np.asarray(actions)
+        unchanged = (given.dtype, given.shape) == (shared.dtype, shared.shape)
         if unchanged:
-            shared[...] = actions
+            shared[...] = given
         for worker in self._workers:
-            worker.ask(b"" if unchanged else request("step", actions[worker.places]))
+            worker.ask(b"" if unchanged else cloudpickle.dumps(("step", [actions[worker.places]], {})))
         self._step = actions[self._group.places], None
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -99,7 +100,7 @@ class WorkerVecEnv(VecEnv):
         self._step = None
         asked = [(self._seeds[each.places], self._options[each.places]) for each in self.processes]
         for worker, (seeds, options) in zip(self._workers, asked[1:], strict=True):
-            worker.ask(request("reset", seeds, options, True))
+            worker.ask(cloudpickle.dumps(("reset", (seeds, options, True), {})))
         results = [self._group.reset(*asked[0]), *self._answers()]
         self.reset_infos = list(itertools.chain(*results))
         self._reset_seeds()
@@ -112,10 +113,10 @@ class WorkerVecEnv(VecEnv):
             self._group.close()
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        return self._call("get_attr", indices, attr_name)
+        return self.env_method("get_wrapper_attr", attr_name, indices=indices)
 
     def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
-        self._call("set_attr", indices, attr_name, value)
+        self.env_method("__setattr__", attr_name, value, indices=indices)
 
     def env_method(
         self, method_name: str, *args: object, indices: VecEnvIndices = None, **kwargs: object
@@ -146,3 +147,18 @@ class WorkerVecEnv(VecEnv):
             owner = next(each for each in self.processes if row < each.places.stop)
             results.append(owner.call(method, row - owner.places.start, *args, **kwargs))
         return results
+
+
+def _packed(env_fns: Sequence[EnvFn], by_value: Sequence[ModuleType]) -> bytes:
+    """Functions that make environments, for a worker; see :class:`WorkerVecEnv`."""
+    for module in by_value:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps(list(env_fns))
+    except Exception as error:  # pickling runs arbitrary code
+        raise ValueError(
+            f'the environments cannot be sent to another process ({error}): write backend="gymnasium"'
+        ) from error
+    finally:
+        for module in by_value:
+            cloudpickle.unregister_pickle_by_value(module)

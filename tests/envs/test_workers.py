@@ -19,7 +19,7 @@ import pytest
 
 import sppo
 from sppo.envs import mailbox
-from sppo.envs.worker_process import WorkerError
+from sppo.envs.worker import WorkerError
 from sppo.envs.worker_vec_env import WorkerVecEnv
 from tests.envs.chain_env import Counter, Dice, Verbose
 
