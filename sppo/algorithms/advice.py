@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
 
 import numpy as np
-import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecNormalize, unwrap_vec_wrapper
+
+from sppo.algorithms.finite import broken_weights
+from sppo.algorithms.surrogate_algorithm import SurrogateAlgorithm
 
 #: Inputs beyond this saturate a tanh network's first layer from the start.
 LARGE_OBSERVATION = 100.0
@@ -18,7 +19,7 @@ LARGE_OBSERVATION = 100.0
 UNBOUNDED = 1e30
 
 
-def check(model: Any, warn: bool = True) -> list[str]:
+def check(model: SurrogateAlgorithm, warn: bool = True) -> list[str]:
     """Look a model over for the usual mistakes.
 
     :param model: an SPPO, MaskableSPPO or RecurrentSPPO, trained or not. Once it has collected a rollout,
@@ -40,21 +41,19 @@ def check(model: Any, warn: bool = True) -> list[str]:
     return findings
 
 
-def _surrogate(model: Any, progress: float) -> list[str]:
+def _surrogate(model: SurrogateAlgorithm, progress: float) -> list[str]:
     try:
         return model.surrogate_at(progress).warnings()
     except ValueError as error:
         return [str(error)]
 
 
-def _weights(model: Any) -> str | None:
-    for name, parameter in model.policy.named_parameters():
-        if not th.isfinite(parameter).all():
-            return f"the weights {name} are not finite: load an earlier checkpoint"
-    return None
+def _weights(model: SurrogateAlgorithm) -> str | None:
+    name = broken_weights(model)
+    return name and f"the weights {name} are not finite: load an earlier checkpoint"
 
 
-def _observations(model: Any) -> str | None:
+def _observations(model: SurrogateAlgorithm) -> str | None:
     env = model.get_env()
     normalizer = None if env is None else unwrap_vec_wrapper(env, VecNormalize)
     if normalizer is not None and normalizer.norm_obs:
@@ -80,7 +79,7 @@ def _bounds(space: spaces.Box) -> float:
     return float(bounds[bounds < UNBOUNDED].max(initial=0.0))
 
 
-def _seen(model: Any, key: str) -> float:
+def _seen(model: SurrogateAlgorithm, key: str) -> float:
     buffer = getattr(model, "rollout_buffer", None)
     if buffer is None or not buffer.full:
         return 0.0
@@ -88,7 +87,7 @@ def _seen(model: Any, key: str) -> float:
     return float(np.abs(observations).max(initial=0.0, where=np.isfinite(observations)))
 
 
-def _actions(model: Any) -> str | None:
+def _actions(model: SurrogateAlgorithm) -> str | None:
     space = model.action_space
     if not isinstance(space, spaces.Box) or model.policy.squash_output:
         return None
@@ -102,7 +101,7 @@ def _actions(model: Any) -> str | None:
     return None
 
 
-def _stub(model: Any) -> str | None:
+def _stub(model: SurrogateAlgorithm) -> str | None:
     samples = model.n_steps * model.n_envs
     stub = samples % model.batch_size
     if stub == 0:
@@ -121,7 +120,7 @@ def _divisor(samples: int, near: int) -> int:
     return min(divisors, key=lambda part: abs(math.log(part / near)))
 
 
-def _normalised_single(model: Any) -> str | None:
+def _normalised_single(model: SurrogateAlgorithm) -> str | None:
     samples = model.n_steps * model.n_envs
     if model.normalize_advantage and (model.batch_size == 1 or samples % model.batch_size == 1):
         return (

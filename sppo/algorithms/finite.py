@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
-from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+
+from sppo.envs.vector_state import vector_layers
 
 MAX_SKIPPED_IN_A_ROW = 50
 
@@ -31,7 +33,7 @@ class FiniteGuard:
         #: skipped minibatches in a row
         self.in_a_row = 0
 
-    def record(self, model: Any, skipped: int, looked_at: int) -> None:
+    def record(self, model: OnPolicyAlgorithm, skipped: int, looked_at: int) -> None:
         """Account for some minibatches, of which ``skipped`` were not finite.
 
         :raises NonFiniteError: if :data:`MAX_SKIPPED_IN_A_ROW` is reached
@@ -51,24 +53,21 @@ def is_about_numbers(error: Exception) -> bool:
     return "to satisfy the constraint" in str(error) or "probability tensor contains" in str(error)
 
 
-def _cannot_act(model: Any, error: Exception) -> NonFiniteError:
-    """What to raise when the policy cannot choose an action, although the observations are finite."""
-    cause = _broken_weights(model) or f"the policy's distribution has no finite parameters ({error})"
-    return NonFiniteError(f"the policy cannot choose an action: {cause}"[:1000])
+def broken_weights(model: OnPolicyAlgorithm) -> str | None:
+    """The name of the first weights that are not finite."""
+    parameters = model.policy.named_parameters()
+    return next((name for name, weights in parameters if not th.isfinite(weights).all()), None)
 
 
-def _broken_weights(model: Any) -> str | None:
-    for name, parameter in model.policy.named_parameters():
-        if not th.isfinite(parameter).all():
-            return f"the weights {name} of the policy are not finite, before any update"
-    return None
+def diagnose(model: OnPolicyAlgorithm, otherwise: str | None = None) -> str:
+    """Name the first thing in the chain from observation to gradient that is not finite, and where.
 
-
-def diagnose(model: Any) -> str:
-    """Name the first thing in the chain from observation to gradient that is not finite, and where."""
-    broken_weights = _broken_weights(model)
-    if broken_weights is not None:
-        return broken_weights
+    :param otherwise: what to say if the weights are in order and nothing was collected yet
+    """
+    if name := broken_weights(model):
+        return f"the weights {name} of the policy are not finite, before any update"
+    if otherwise is not None:
+        return otherwise
     buffer = model.rollout_buffer
     observations = buffer.observations
     parts = observations.items() if isinstance(observations, dict) else [("", observations)]
@@ -80,36 +79,24 @@ def diagnose(model: Any) -> str:
         ("the value", buffer.values),
         ("the advantage", buffer.advantages),
     ]
+    n_steps, n_envs = buffer.buffer_size, buffer.n_envs
     for name, array in suspects:
-        place = _first_broken(np.asarray(array), buffer.buffer_size, buffer.n_envs)
-        if place is not None:
-            step, environment, value = place
+        rows = array.reshape(n_steps * n_envs, -1)
+        for row, column in np.argwhere(~np.isfinite(rows)):
+            # The axes are (step, environment); once minibatches were drawn they are one, environment first.
+            in_order = array.shape[:2] == (n_steps, n_envs)
+            step, environment = divmod(row, n_envs) if in_order else divmod(row, n_steps)[::-1]
+            value = rows[row, column]
             return f"{name} in environment {environment} is {value} (step {step} of the rollout)"
     return (
         "the gradient, while observations, rewards, log-probabilities and advantages of all environments "
-        "are finite: they may be too large (advantages up to "
-        f"{np.abs(np.asarray(buffer.advantages)).max():.3g}), or the policy's standard deviation too small"
+        f"are finite: they may be too large (advantages up to {np.abs(buffer.advantages).max():.3g}), or the "
+        "policy's standard deviation too small"
     )
 
 
-def _first_broken(array: np.ndarray, n_steps: int, n_envs: int) -> tuple[int, int, float] | None:
-    """Step, environment and value of the first number that is not finite."""
-    if array.dtype.kind != "f":
-        return None
-    # Until minibatches are drawn the axes are (step, environment); then they are one, environment first.
-    flattened = array.shape[:2] != (n_steps, n_envs)
-    rows = array.reshape(n_steps * n_envs, -1)
-    broken = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-    if not len(broken):
-        return None
-    row = rows[broken[0]]
-    outer, inner = divmod(int(broken[0]), n_steps if flattened else n_envs)
-    step, environment = (inner, outer) if flattened else (outer, inner)
-    return step, environment, float(row[~np.isfinite(row)][0])
-
-
 @contextmanager
-def finite_inputs(model: Any) -> Iterator[None]:
+def finite_inputs(model: OnPolicyAlgorithm) -> Iterator[None]:
     """Refuse observations and rewards that are not finite for as long as this lasts.
 
     The answers of the environments are looked at where they enter: below a ``VecNormalize``, whose running
@@ -129,27 +116,25 @@ def finite_inputs(model: Any) -> Iterator[None]:
         except (ValueError, RuntimeError) as error:
             if not is_about_numbers(error):
                 raise
-            raise _cannot_act(model, error) from error
+            cause = diagnose(model, f"the policy's distribution has no finite parameters ({error})")
+            raise NonFiniteError(f"the policy cannot choose an action: {cause}"[:1000]) from error
 
 
 def _entrances(env: VecEnv | None) -> list[VecEnv]:
     """Where numbers enter: below the innermost normalisation, and above wrappers that come after it."""
     if env is None:
         return []
-    layers = [env]
-    while isinstance(layers[-1], VecEnvWrapper):
-        layers.append(layers[-1].venv)
-    below = [layer.venv for layer in layers if isinstance(layer, VecNormalize)][-1:]
+    below = [layer.venv for layer in vector_layers(env) if isinstance(layer, VecNormalize)][-1:]
     return below if isinstance(env, VecNormalize) else [env, *below]
 
 
 @contextmanager
-def _watched(layer: VecEnv, model: Any) -> Iterator[None]:
+def _watched(layer: VecEnv, model: OnPolicyAlgorithm) -> Iterator[None]:
     """Answers of one vectorised environment, looked at by functions that stand before its methods."""
     own = {name: value for name, value in vars(layer).items() if name in ("reset", "step_wait")}
     reset, step_wait = layer.reset, layer.step_wait
 
-    def checked_reset() -> Any:
+    def checked_reset() -> VecEnvObs:
         observations = reset()
         _look_at(observations, model.num_timesteps, "observation")
         return observations
@@ -172,7 +157,7 @@ def _watched(layer: VecEnv, model: Any) -> Iterator[None]:
         vars(layer).update(own)
 
 
-def _look_at(values: Any, step: int, name: str, environment: int | None = None) -> None:
+def _look_at(values: object, step: int, name: str, environment: int | None = None) -> None:
     """Raise if a number is not finite.
 
     :param values: an array, or something that NumPy makes one of, or a dictionary of them

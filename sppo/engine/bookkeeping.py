@@ -6,15 +6,12 @@ results are Stable-Baselines3's.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 
 from sppo.compiled import njit
 
-_OPTIONS: Any = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
-_exact = njit(**_OPTIONS)
-_inline = njit(**{**_OPTIONS, "no_cpython_wrapper": True}, cache=False)
+_exact = njit(error_model="numpy", nogil=True, no_cfunc_wrapper=True)
+_inline = njit(error_model="numpy", nogil=True, no_cfunc_wrapper=True, no_cpython_wrapper=True, cache=False)
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
@@ -48,47 +45,12 @@ def advantages_and_returns(
             returns[t, e] = running + values[t, e]
 
 
-class Scaling(NamedTuple):
-    """The settings of a ``VecNormalize``, under its names."""
-
-    gamma: float
-    epsilon: float
-    clip_obs: float
-    clip_reward: float
-    norm_reward: bool
-    training: bool
-
-
-@_inline
-def _merge(
-    total: float, squares: float, rows: int, mean: float, var: float, count: float
-) -> tuple[float, float]:
-    """Mean and variance of what ``mean``, ``var`` and ``count`` describe together with ``rows`` more.
-
-    :param total: sum of the new numbers
-    :param squares: sum of the squares of their distances from their own mean
-    """
-    delta = total / rows - mean
-    both = count + rows
-    merged = mean + delta * rows / both
-    return merged, (var * count + squares + delta * delta * count * rows / both) / both
-
-
-@_inline
-def _sums(column: np.ndarray) -> tuple[float, float]:
-    """Sum, and sum of the squared distances from the mean."""
-    total, squares = 0.0, 0.0
-    for b in range(column.shape[0]):
-        total += column[b]
-    for b in range(column.shape[0]):
-        distance = column[b] - total / column.shape[0]
-        squares += distance * distance
-    return total, squares
-
-
 @_exact
 def normalize_step(
-    scaling: Scaling,
+    limits: tuple[float, float],
+    gamma: float,
+    epsilon: float,
+    training: bool,
     obs: np.ndarray,
     rewards: np.ndarray,
     returns: np.ndarray,
@@ -99,31 +61,42 @@ def normalize_step(
 ) -> None:
     """Everything ``VecNormalize`` does with the numbers of a step (float64 arithmetic, float32 out).
 
+    :param limits: of normalised observations and rewards
     :param returns: discounted sums of rewards so far, brought up to date here
     :param moments: mean and variance of each observation, then of the returns, brought up to date here
     :param counts: how many observations and returns these describe
     """
     rows, width = obs.shape
-    if scaling.training:
+    if training:
         for b in range(rows):
-            returns[b] = returns[b] * scaling.gamma + rewards[b]
-        total, squares = _sums(returns)
-        moments[0, width], moments[1, width] = _merge(
-            total, squares, rows, moments[0, width], moments[1, width], counts[1]
-        )
-    root = np.sqrt(moments[1, width] + scaling.epsilon)
+            returns[b] = returns[b] * gamma + rewards[b]
+        _update(moments, width, returns, counts[1])
+    root = np.sqrt(moments[1, width] + epsilon)
     for b in range(rows):
-        scaled = _clip(rewards[b] / root, scaling.clip_reward)
-        out_rewards[b] = scaled if scaling.norm_reward else rewards[b]
+        out_rewards[b] = _clip(rewards[b] / root, limits[1])
     for j in range(width):
-        if scaling.training:
-            total, squares = _sums(obs[:, j])
-            moments[0, j], moments[1, j] = _merge(
-                total, squares, rows, moments[0, j], moments[1, j], counts[0]
-            )
-        root = np.sqrt(moments[1, j] + scaling.epsilon)
+        if training:
+            _update(moments, j, obs[:, j], counts[0])
+        root = np.sqrt(moments[1, j] + epsilon)
         for b in range(rows):
-            out[b, j] = _clip((obs[b, j] - moments[0, j]) / root, scaling.clip_obs)
+            out[b, j] = _clip((obs[b, j] - moments[0, j]) / root, limits[0])
+
+
+@_inline
+def _update(moments: np.ndarray, j: int, new: np.ndarray, count: float) -> None:
+    """Column ``j`` of the moments, which describe ``count`` numbers, with ``new`` ones added."""
+    rows = new.shape[0]
+    total, squares = 0.0, 0.0
+    for b in range(rows):
+        total += new[b]
+    for b in range(rows):
+        distance = new[b] - total / rows
+        squares += distance * distance
+    mean, var = moments[0, j], moments[1, j]
+    delta = total / rows - mean
+    both = count + rows
+    moments[0, j] = mean + delta * rows / both
+    moments[1, j] = (var * count + squares + delta * delta * count * rows / both) / both
 
 
 @_inline

@@ -132,7 +132,7 @@ def collect_rollout(
         model._last_episode_starts = dones
 
     with th.no_grad():
-        values = model.policy.predict_values(obs_as_tensor(new_obs, model.device))
+        values = model.policy.predict_values(obs_as_tensor(model._last_obs, model.device))
     finish(rollout_buffer, values, dones)
     callback.update_locals({**locals(), "self": model})
     callback.on_rollout_end()

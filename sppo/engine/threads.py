@@ -22,8 +22,6 @@ from sppo.engine.networks import FAN_IN, FAN_OUT
 #: multiply-adds of the largest product of a minibatch from which several threads are used
 LARGE_PRODUCT = 8_000_000
 
-_PREFIXES = ("scipy_openblas", "openblas")
-
 
 @functools.cache
 def _controls() -> tuple[Callable[[], int], Callable[[int], None]] | None:
@@ -32,13 +30,9 @@ def _controls() -> tuple[Callable[[], int], Callable[[int], None]] | None:
         library = ctypes.CDLL(scipy.linalg.cython_blas.__file__)
     except OSError:
         return None
-    for prefix in _PREFIXES:
-        try:
-            return getattr(library, f"{prefix}_get_num_threads"), getattr(
-                library, f"{prefix}_set_num_threads"
-            )
-        except AttributeError:
-            continue
+    for prefix in ("scipy_openblas", "openblas"):
+        if hasattr(library, f"{prefix}_get_num_threads"):
+            return library[f"{prefix}_get_num_threads"], library[f"{prefix}_set_num_threads"]
     return None
 
 
