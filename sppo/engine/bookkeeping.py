@@ -47,7 +47,8 @@ def advantages_and_returns(
 
 @_exact
 def normalize_step(
-    limits: tuple[float, float],
+    clip_obs: float,
+    clip_reward: float,
     gamma: float,
     epsilon: float,
     training: bool,
@@ -61,7 +62,6 @@ def normalize_step(
 ) -> None:
     """Everything ``VecNormalize`` does with the numbers of a step (float64 arithmetic, float32 out).
 
-    :param limits: of normalised observations and rewards
     :param returns: discounted sums of rewards so far, brought up to date here
     :param moments: mean and variance of each observation, then of the returns, brought up to date here
     :param counts: how many observations and returns these describe
@@ -73,13 +73,13 @@ def normalize_step(
         _update(moments, width, returns, counts[1])
     root = np.sqrt(moments[1, width] + epsilon)
     for b in range(rows):
-        out_rewards[b] = _clip(rewards[b] / root, limits[1])
+        out_rewards[b] = _clip(rewards[b] / root, clip_reward)
     for j in range(width):
         if training:
             _update(moments, j, obs[:, j], counts[0])
         root = np.sqrt(moments[1, j] + epsilon)
         for b in range(rows):
-            out[b, j] = _clip((obs[b, j] - moments[0, j]) / root, limits[0])
+            out[b, j] = _clip((obs[b, j] - moments[0, j]) / root, clip_obs)
 
 
 @_inline

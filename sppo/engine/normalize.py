@@ -52,14 +52,15 @@ def _normalize(env: VecNormalize, obs: np.ndarray, rewards: np.ndarray) -> tuple
     returns = np.array(env.returns, np.float64)
     normalized, scaled = np.empty(obs.shape, np.float32), np.empty(rewards.shape, np.float32)
     bookkeeping.normalize_step(
-        *((float(env.clip_obs), float(env.clip_reward)), float(env.gamma), float(env.epsilon)),
+        *(float(env.clip_obs), float(env.clip_reward), float(env.gamma), float(env.epsilon)),
         *(bool(env.training), obs.reshape(rows, width), rewards, returns, moments),
         *(np.array([obs_rms.count, ret_rms.count]), normalized.reshape(rows, width), scaled),
     )
     if env.training:
         env.returns = returns
-        obs_rms.mean, obs_rms.var = (part[:width].reshape(obs_rms.mean.shape) for part in moments)
-        ret_rms.mean, ret_rms.var = moments[:, width]
+        obs_rms.mean = moments[0, :width].reshape(obs_rms.mean.shape)
+        obs_rms.var = moments[1, :width].reshape(obs_rms.var.shape)
+        ret_rms.mean, ret_rms.var = moments[0, width], moments[1, width]
         obs_rms.count += rows
         ret_rms.count += rows
     return normalized, scaled if env.norm_reward else rewards.astype(np.float32)
