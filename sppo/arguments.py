@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 
-def one_of(name: str, value: Any, options: Collection[str]) -> None:
+def one_of(name: str, value: object, options: Collection[str]) -> None:
     """A word out of several."""
     if value not in options:
         raise ValueError(f"{name} must be one of {', '.join(options)}, not {value!r}")
 
 
-def integer(name: str, value: Any, least: int = 1) -> int:
+def integer(name: str, value: object, least: int = 1) -> int:
     """A whole number, of Python's or NumPy's type."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an integer, not {value!r}")

@@ -4,7 +4,7 @@ Two mechanisms together. ``flock`` is exact on one machine, and the kernel relea
 however that ends. Shared storage may pass it on to other machines or not; so the owner also touches the
 file every few seconds, and another machine takes over only after a minute of silence. An owner that was
 silent for so long but lives (stopped, or cut off from the storage) finds another token than its own before
-its next write, and gives up.
+its next write, and gives up. (filelock's lease takes over by exchanging two names, which NFS refuses.)
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def test_the_flags_are_the_configuration(tmp_path: Path) -> None:
     ("flags", "message"),
     [
         (["--clip-range", "0"], "--clip-range: 0.0 is too small"),
-        (["--clip-range", "none"], "or eta=1.0"),
+        (["--clip-range", "none"], "write clip_range=0.2, eta=1.0 or"),
         (["--eta", "lin_1"], "let its schedule end above zero"),
         (["--clip-mode", "symmetric"], "an option of PPO"),
         (["--surrogate", "spp"], "unknown surrogate (did you mean sppo?)"),
