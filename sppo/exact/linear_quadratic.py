@@ -74,20 +74,19 @@ class LQREvaluation:
 
     def v(self, state: Array) -> Array:
         """V(s) for states of shape (..., n)."""
-        return -np.einsum("...i,ij,...j->...", state, self.value_matrix, state) - self.value_constant
+        return _minus_square(state, self.value_matrix) - self.value_constant
 
     def q(self, state: Array, action: Array) -> Array:
         """Q(s, a) for states (..., n) and actions (..., p)."""
         problem = self.problem
-        following = state @ problem.dynamics.T + action @ problem.control.T
+        following = self.v(state @ problem.dynamics.T + action @ problem.control.T)
         spread = np.trace(problem.noise_covariance @ self.value_matrix)
-        return problem.reward(state, action) + problem.gamma * (self.v(following) - spread)
+        return problem.reward(state, action) + problem.gamma * (following - spread)
 
     def action_gradient(self, state: Array, action: Array) -> Array:
-        """∇_a Q(s, a) for states (..., n) and actions (..., p)."""
-        problem = self.problem
-        cross = problem.gamma * problem.control.T @ self.value_matrix @ problem.dynamics
-        return -2 * (action @ self.action_curvature.T + state @ cross.T)
+        """∇_a Q(s, a) = −2 (G (a − Ks) + Es) for states (..., n) and actions (..., p)."""
+        off_policy = action - state @ self.policy.gain.T
+        return -2 * (off_policy @ self.action_curvature.T + state @ self.gain_residual.T)
 
     def gradient(self) -> tuple[Array, Array]:
         """(∂J/∂K, ∂J/∂L) = (−2EΣ, −2hGL): the deterministic (L = 0) or stochastic value gradient."""
@@ -138,8 +137,7 @@ class LQR:
 
     def reward(self, state: Array, action: Array) -> Array:
         """r(s, a) = −sᵀQs − aᵀRa for states (..., n) and actions (..., p)."""
-        state_part = np.einsum("...i,ij,...j->...", state, self.state_cost, state)
-        return -state_part - np.einsum("...i,ij,...j->...", action, self.action_cost, action)
+        return _minus_square(state, self.state_cost) + _minus_square(action, self.action_cost)
 
     def policy(self, gain: npt.ArrayLike | None = None, scale: Any = 0.0) -> LinearGaussianPolicy:
         """A policy of this problem's shape.
@@ -178,26 +176,17 @@ class LQR:
         constant = self.horizon * float(
             np.trace(scale.T @ curvature @ scale) + gamma * np.trace(self.noise_covariance @ value_matrix)
         )
-        return LQREvaluation(
-            problem=self,
-            policy=policy,
-            value=-float(np.trace(self.initial_covariance @ value_matrix)) - constant,
-            value_matrix=value_matrix,
-            value_constant=constant,
-            action_curvature=curvature,
-            gain_residual=curvature @ gain + gamma * control.T @ value_matrix @ self.dynamics,
-            state_moment=_lyapunov(closed_loop, source),
-        )
+        value = -float(np.trace(self.initial_covariance @ value_matrix)) - constant
+        residual = curvature @ gain + gamma * control.T @ value_matrix @ self.dynamics
+        moment = _lyapunov(closed_loop, source)
+        return LQREvaluation(self, policy, value, value_matrix, constant, curvature, residual, moment)
 
     def optimal(self) -> LQREvaluation:
         """The best policy, deterministic, from the Riccati equation of (√γ A, √γ B, Q, R)."""
-        root = np.sqrt(self.gamma)
-        value_matrix = solve_discrete_are(
-            root * self.dynamics, root * self.control, self.state_cost, self.action_cost
-        )
-        curvature = self.action_cost + self.gamma * self.control.T @ value_matrix @ self.control
-        gain = -np.linalg.solve(curvature, self.gamma * self.control.T @ value_matrix @ self.dynamics)
-        return self.evaluate(self.policy(gain))
+        dynamics, control = np.sqrt(self.gamma) * self.dynamics, np.sqrt(self.gamma) * self.control
+        value_matrix = solve_discrete_are(dynamics, control, self.state_cost, self.action_cost)
+        curvature = self.action_cost + control.T @ value_matrix @ control
+        return self.evaluate(self.policy(-np.linalg.solve(curvature, control.T @ value_matrix @ dynamics)))
 
 
 #: By the name of its function.
@@ -223,15 +212,15 @@ def random_lqr(
     dynamics *= radius / np.abs(np.linalg.eigvals(dynamics)).max()
     factors = rng.standard_normal((4, max(states, actions), max(states, actions)))
     products = factors @ factors.transpose(0, 2, 1) / factors.shape[-1] + 0.1 * np.eye(factors.shape[-1])
-    return lqr(
-        dynamics,
-        rng.standard_normal((states, actions)),
-        products[0, :states, :states],
-        products[1, :actions, :actions],
-        gamma=gamma,
-        initial_covariance=products[2, :states, :states],
-        noise_covariance=0.1 * products[3, :states, :states],
-    )
+    control = rng.standard_normal((states, actions))
+    state_cost, _, start, noise = products[:, :states, :states]
+    covariances = {"initial_covariance": start, "noise_covariance": 0.1 * noise}
+    return lqr(dynamics, control, state_cost, products[1, :actions, :actions], gamma=gamma, **covariances)
+
+
+def _minus_square(x: Array, matrix: Array) -> Array:
+    """−xᵀMx for vectors (..., n)."""
+    return -np.einsum("...i,ij,...j->...", x, matrix, x)
 
 
 def _lyapunov(transition: Array, source: Array) -> Array:
@@ -245,8 +234,7 @@ def _symmetric(name: str, value: npt.ArrayLike, size: int, *, definite: bool) ->
     if not np.allclose(matrix, matrix.T, rtol=1e-10, atol=1e-12):
         raise ValueError(f"{name} must be symmetric")
     least = np.linalg.eigvalsh(matrix)[0]
-    if definite and least <= 0:
-        raise ValueError(f"{name} must be positive definite; its smallest eigenvalue is {least:.3g}")
-    if least < -1e-12 * max(1.0, np.abs(matrix).max()):
-        raise ValueError(f"{name} must be positive semi-definite; its smallest eigenvalue is {least:.3g}")
+    if least <= (0.0 if definite else -1e-12 * max(1.0, np.abs(matrix).max())):
+        kind = "definite" if definite else "semi-definite"
+        raise ValueError(f"{name} must be positive {kind}; its smallest eigenvalue is {least:.3g}")
     return (matrix + matrix.T) / 2

@@ -112,20 +112,13 @@ def lower_bound_eta(evaluation: LQREvaluation) -> float:
         spread = amplification * (linear + reach**2 * radius) / room
         return bool(eta * (2 * residual * spread + curvature * (1 + radius * spread)) <= 1)
 
-    # The condition implies eta <= 1 / curvature and only gets harder with eta: bisect, returning the side on
-    # which it holds.
-    eta = 1 / curvature
-    if holds(eta):
-        return eta
-    while not holds(eta):
-        eta /= 2
-    upper = 2 * eta
-    for _ in range(50):
+    # the condition implies η ≤ 1/λ and only gets harder with η: bisect, returning the side on which it holds
+    eta, upper = 0.0, 1 / curvature
+    if holds(upper):
+        return upper
+    for _ in range(100):
         middle = (eta + upper) / 2
-        if holds(middle):
-            eta = middle
-        else:
-            upper = middle
+        eta, upper = (middle, upper) if holds(middle) else (eta, middle)
     return eta
 
 
