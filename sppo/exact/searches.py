@@ -27,7 +27,6 @@ from sppo.exact.kernels import (
     OLD,
     SMDPO,
     STEP,
-    TRPO,
     TRUST_REGION,
     WEIGHT,
     Method,
@@ -125,19 +124,6 @@ def rising_until(alpha: float, packets: Packets, actions: int, packs: int) -> bo
 
 
 @inlined
-def last_outside(method: Method, alpha: float, low: int, packets: Packets, actions: int, packs: int) -> int:
-    """The last of the trials after ``low`` with C > δ, or ``low``, by bisection where C increases with α."""
-    high = method.tries
-    while high - low > 1:
-        trial = (low + high) // 2
-        if measure(method, alpha * method.decay**trial, packets, actions, packs)[1] <= method.delta:
-            high = trial
-        else:
-            low = trial
-    return low
-
-
-@inlined
 def find_step(
     method: Method,
     alpha: float,
@@ -153,12 +139,11 @@ def find_step(
     Found by walking down, or, where the accepted steps are an interval, by bisection from ``guess``.
     """
     objective, trust = method.objective, method.rule == TRUST_REGION
-    interval = objective in (SMDPO, TRPO) if trust else method.rule == ARMIJO
-    if interval and not trust:
+    skipping, interval = trust and objective == MDPO, trust and objective != MDPO
+    if method.rule == ARMIJO:
         interval = concave_until(objective, 0.0, packets, actions, packs) and (
             objective != MDPO or concave_until(objective, alpha, packets, actions, packs)
         )
-    skipping = trust and objective == MDPO
     accepted, value = FALLBACK, present
     # trials up to ``low`` are rejected; ``high`` is accepted, or one past the last
     low, high, stride = -1, method.tries, 1
@@ -166,8 +151,15 @@ def find_step(
     while high - low > 1:
         step = alpha * method.decay**trial
         if skipping and trial % RISING_PERIOD == 0 and rising_until(step, packets, actions, packs):
-            low = last_outside(method, alpha, low, packets, actions, packs)
-            trial, skipping = low + 1, False
+            # C increases up to here, and at smaller steps: the trials outside of the region by bisection
+            inside, skipping = high, False
+            while inside - low > 1:
+                trial = (low + inside) // 2
+                if measure(method, alpha * method.decay**trial, packets, actions, packs)[1] <= method.delta:
+                    inside = trial
+                else:
+                    low = trial
+            trial = low + 1
             continue
         new, divergence = measure(method, step, packets, actions, packs)
         if new >= present + step * slope and (not trust or divergence <= method.delta):

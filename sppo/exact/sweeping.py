@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ class SweepResult:
 
     objective: str
     method: str
-    axes: dict[str, tuple[Any, ...]]
+    axes: dict[str, tuple[object, ...]]
     final: Array
     best_setting: dict[str, Any]
     best_curve: Array
@@ -107,10 +107,16 @@ def sweep(
 
     # the costliest first, so that no thread is left alone with a long run at the end
     order = sorted(range(len(plans)), key=lambda job: -plans[job].numbers.inner_steps)
-    label = f"{plans[0].objective} {method}" if progress else ""
     curves = np.empty((len(plans), iterations))
-    for job, curve in _map(execute, order, threads or len(os.sched_getaffinity(0)), label):
-        curves[job] = curve
+    with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
+        # the first call alone: it compiles, or loads from the cache, what all others use
+        first = execute(order[0])
+        for count, curve in enumerate(chain([first], pool.map(execute, order[1:])), start=1):
+            curves[order[count - 1]] = curve
+            if progress and (count == len(order) or count % max(1, len(order) // 100) == 0):
+                end = "\n" if count == len(order) else ""
+                line = f"\r{plans[0].objective} {method}: {count}/{len(order)}"
+                print(line, end=end, file=sys.stderr, flush=True)
     final = curves[:, -1]
     equal = final >= final.max() - TIE * max(1.0, abs(final.max()))
     best = int(np.where(equal, curves.mean(axis=1), -np.inf).argmax())
@@ -124,29 +130,6 @@ def sweep(
         curves[best].copy(),
         curves.reshape(*shape, iterations) if keep_curves else None,
     )
-
-
-def _map(
-    execute: Callable[[int], Array], jobs: list[int], threads: int, label: str
-) -> Iterator[tuple[int, Array]]:
-    """``execute`` every job in threads; yields (job, result) as they finish, counted under ``label``."""
-    # the first call alone: it compiles, or loads from the cache, what all others use
-    yield jobs[0], execute(jobs[0])
-    with ThreadPoolExecutor(threads) as pool:
-        pending = {pool.submit(execute, job): job for job in jobs[1:]}
-        try:
-            for count, future in enumerate(as_completed(pending), start=2):
-                yield pending[future], future.result()
-                _report(label, count, len(jobs))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-def _report(label: str, count: int, total: int) -> None:
-    if label and (count == total or count % max(1, total // 100) == 0):
-        end = "\n" if count == total else ""
-        print(f"\r{label}: {count}/{total}", end=end, file=sys.stderr, flush=True)
 
 
 def _plain(value: Any) -> Any:

@@ -71,9 +71,7 @@ def _lower(operation: Any, result: Any, arguments: int, emit: Callable[..., Any]
         known = all(kind == VECTOR or isinstance(kind, types.Float) for kind in kinds)
         return result if known and VECTOR in kinds else None
 
-    def lowered(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: ir.Value
-    ) -> ir.Value:
+    def lowered(context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: Any) -> ir.Value:
         kinds = zip(values, signature.args, strict=True)
         return emit(builder, *(v if kind == VECTOR else _spread(builder, v) for v, kind in kinds))
 
@@ -138,15 +136,10 @@ def splat(typingctx: BaseContext, scalar: types.Type) -> Any:
 
 
 def _address(
-    context: BaseContext,
-    builder: ir.IRBuilder,
-    array_type: types.Type,
-    array: ir.Value,
-    row: ir.Value,
-    column: ir.Value,
+    context: BaseContext, builder: ir.IRBuilder, kind: types.Type, array: Any, row: ir.Value, column: ir.Value
 ) -> ir.Value:
     """Address of array[row, column] of a C-contiguous matrix."""
-    view = context.make_array(array_type)(context, builder, array)
+    view = context.make_array(kind)(context, builder, array)
     index = builder.add(builder.mul(row, builder.extract_value(view.shape, 1)), column)
     return builder.bitcast(builder.gep(view.data, [index]), ir.PointerType(_DOUBLES))
 
@@ -155,27 +148,21 @@ def _address(
 def load(typingctx: BaseContext, array: types.Type, row: types.Type, column: types.Type) -> Any:
     """``load(x, i, j)``: the eight numbers x[i, j], ..., x[i, j + 7] of a C-contiguous matrix."""
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: ir.Value
-    ) -> ir.Value:
+    def emit(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: ir.Value) -> ir.Value:
         return builder.load(_address(context, builder, signature.args[0], *args), align=8)
 
-    return VECTOR(array, types.intp, types.intp), codegen
+    return VECTOR(array, types.intp, types.intp), emit
 
 
 @intrinsic
-def store(
-    typingctx: BaseContext, array: types.Type, row: types.Type, column: types.Type, vector: types.Type
-) -> Any:
+def store(context: BaseContext, array: types.Type, row: types.Type, column: types.Type, vector: Any) -> Any:
     """``store(x, i, j, v)``: x[i, j : j + 8] = v."""
 
-    def codegen(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: ir.Value
-    ) -> ir.Value:
+    def emit(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: ir.Value) -> ir.Value:
         builder.store(args[3], _address(context, builder, signature.args[0], *args[:3]), align=8)
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, types.intp, VECTOR), codegen
+    return types.void(array, types.intp, types.intp, VECTOR), emit
 
 
 #: Adding and subtracting 1.5 * 2**52 rounds to an integer and leaves it in the low bits.
@@ -193,14 +180,9 @@ _MANTISSA_MASK = 0x000FFFFFFFFFFFFF
 _INTEGER_BITS = 0x4330000000000000
 #: e^r on |r| ≤ ln(2)/2: the interpolation at 12 Chebyshev points, computed in rational arithmetic; the
 #: remainder is below 5e-18. The first two coefficients are 1.
-_E2, _E3, _E4, _E5, _E6 = (
-    *(0.5000000000000019, 0.1666666666666668, 0.04166666666648666, 0.00833333333331949),
-    0.0013888888952696516,
-)
-_E7, _E8, _E9, _E10, _E11 = (
-    *(0.00019841269890340666, 2.4801485074105115e-05, 2.7557240604663896e-06, 2.763279054211718e-07),
-    2.511015364692893e-08,
-)
+_E2, _E3, _E4, _E5 = 0.5000000000000019, 0.1666666666666668, 0.04166666666648666, 0.00833333333331949
+_E6, _E7, _E8 = 0.0013888888952696516, 0.00019841269890340666, 2.4801485074105115e-05
+_E9, _E10, _E11 = 2.7557240604663896e-06, 2.763279054211718e-07, 2.511015364692893e-08
 
 
 _pasted = njit(cache=False, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
