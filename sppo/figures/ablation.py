@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 
 from sppo.exact import SweepResult
 from sppo.exact.solver import listed
 from sppo.figures import grids
-from sppo.figures.figure import Axes, Figure, Picture, Row, Table, Tables, panels, stack, where
+from sppo.figures.figure import Axes, Figure, Picture, Row, Table, Tables, panels, rows, stack, where
 from sppo.figures.grids import COLORS, COLUMNS, LABELS, OBJECTIVES, TITLES, WIDTHS
 
 #: variant -> (method, Armijo test, swept parameter, row of the figure, line style, label)
@@ -22,12 +23,11 @@ VARIANTS = {
 
 
 def _grid_rows(result: SweepResult, base: Row) -> list[Row]:
-    rows, names = [], [*result.axes, "none"]
-    for index in np.ndindex(result.final.shape):
-        point = [*(result.axes[name][i] for name, i in zip(result.axes, index, strict=True)), np.nan]
-        row = {"parameter": names[0], "parameter_value": point[0], "second": names[1]}
-        rows.append({**base, **row, "second_value": point[1], "final_value": result.final[index]})
-    return rows
+    (first, second), points = [*result.axes, "none"][:2], [*result.axes.values(), (np.nan,)][:2]
+    values = list(zip(*product(*points), strict=True))
+    names, count = {**base, "parameter": first}, result.final.size
+    columns = {"parameter_value": values[0], "second": [second] * count, "second_value": values[1]}
+    return rows(names, **columns, final_value=result.final.flat)
 
 
 def compute(environment: str, quick: bool, progress: bool) -> dict[str, Table]:
@@ -38,7 +38,7 @@ def compute(environment: str, quick: bool, progress: bool) -> dict[str, Table]:
         for objective in OBJECTIVES:
             base: Row = {"variant": variant, "objective": objective}
             results = {}
-            for m in grids.grids(environment, quick).inner_steps:
+            for m in grids.inner_steps(quick):
                 # the trust region saturates after a few steps; the paper did not run it with m = 1000 either
                 if method != "constrained" or m <= 100:
                     results[m] = grids.swept(environment, objective, method, m, quick, progress, test)
@@ -54,9 +54,9 @@ def compute(environment: str, quick: bool, progress: bool) -> dict[str, Table]:
     }
 
 
-def _plot(axes: Axes, style: str, rows: Table, x: str, y: str, marker: str = "") -> None:
+def _plot(axes: Axes, style: str, table: Table, x: str, y: str, marker: str = "") -> None:
     for objective in OBJECTIVES:
-        part = where(rows, objective=objective)
+        part = where(table, objective=objective)
         color, width = COLORS[objective], WIDTHS[objective]
         axes.plot(part[x], part[y], style, color=color, linewidth=width, marker=marker, markersize=3)
 
@@ -70,10 +70,10 @@ def draw(environment: str, tables: Tables) -> Picture:
     figure, grid = panels(3, len(columns) + 1, 4 * (len(columns) + 1), 9.5)
     for variant, (_, _, parameter, row, style, label) in VARIANTS.items():
         for axes, m in zip(grid[row], columns, strict=False):
-            rows = where(sensitivity, variant=variant, inner_steps=m)
-            _plot(axes, style, rows, "parameter_value", "final_value", marker="o")
+            part = where(sensitivity, variant=variant, inner_steps=m)
+            _plot(axes, style, part, "parameter_value", "final_value", marker="o")
             axes.set_title(f"m = {m}")
-            if len(rows["objective"]):
+            if len(part["objective"]):
                 axes.set_xscale("log", base=2)
                 axes.set_xlabel(rf"$\{parameter}$")
             else:

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from sppo.bandits import ALGORITHMS, BanditResult, mean_half_width, simulate
-from sppo.figures.figure import Axes, Figure, Picture, Row, Table, Tables, panels, stack, where
+from sppo.figures.figure import Axes, Figure, Picture, Row, Table, Tables, panels, rows, stack, where
 
 #: The paper's names in its legend, with the colours used here.
 LABELS = {
@@ -45,26 +45,13 @@ def compute(quick: bool, progress: bool) -> dict[str, Table]:
             results[algorithm] = _run(algorithm, difficulty, arms, quick)
         for algorithm, (tuned, fresh) in results.items():
             panel = {"difficulty": difficulty, "gap": GAPS[difficulty], "arms": arms, "algorithm": algorithm}
-            curves += [{**panel, **row} for row in _curve_rows(tuned)]
-            grid += [{**panel, **row} for row in _grid_rows(tuned)]
+            mean, (lower, upper), best = tuned.mean, tuned.interval(), tuned.best
+            ends = {"regret": mean[best], "lower": lower[best], "upper": upper[best]}
+            curves += rows({**panel, "eta": tuned.best_eta}, round=tuned.rounds, **ends)
+            ends = {"final_regret": mean[:, -1], "lower": lower[:, -1], "upper": upper[:, -1]}
+            grid += rows(panel, eta=tuned.eta, horizon=[tuned.horizon] * len(tuned.eta), **ends)
             summary.append({**panel, **_summary_row(tuned, fresh, *results["sexp3"])})
     return {"curves": stack(curves), "grid": stack(grid), "summary": stack(summary)}
-
-
-def _curve_rows(result: BanditResult) -> list[Row]:
-    ends = [values[result.best] for values in (result.mean, *result.interval())]
-    return [
-        {"eta": result.best_eta, "round": after, "regret": regret, "lower": lower, "upper": upper}
-        for after, regret, lower, upper in zip(result.rounds, *ends, strict=True)
-    ]
-
-
-def _grid_rows(result: BanditResult) -> list[Row]:
-    ends = [values[:, -1] for values in (result.mean, *result.interval())]
-    return [
-        {"eta": eta, "horizon": result.horizon, "final_regret": regret, "lower": lower, "upper": upper}
-        for eta, regret, lower, upper in zip(result.eta, *ends, strict=True)
-    ]
 
 
 def _summary_row(

@@ -7,7 +7,7 @@ compute results, so that a picture can be redrawn from its committed CSV files.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +88,12 @@ def where(table: Table, **equals: Any) -> dict[str, npt.NDArray[Any]]:
     for name, value in equals.items():
         keep &= columns[name] == value
     return {name: column[keep] for name, column in columns.items()}
+
+
+def rows(base: Row, **columns: Iterable[object]) -> list[Row]:
+    """A record per entry of the columns, each with ``base``."""
+    entries = zip(*columns.values(), strict=True)
+    return [{**base, **dict(zip(columns, entry, strict=True))} for entry in entries]
 
 
 def stack(rows: Sequence[Row]) -> dict[str, npt.NDArray[Any]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from sppo.exact import SweepResult, TabularMDP, cliff_world, deep_sea_treasure, sweep
 from sppo.exact.evaluation import Array
-from sppo.figures.figure import Axes, Row
+from sppo.figures.figure import Axes, Row, rows
 
 OBJECTIVES = ("smdpo", "mdpo", "trpo")
 LABELS = {"smdpo": "sMDPO", "mdpo": "MDPO", "trpo": "TRPO", "ppo": "PPO"}
@@ -20,16 +20,8 @@ WIDTHS = {"smdpo": 4.0, "mdpo": 2.4, "trpo": 1.1, "ppo": 1.5}
 TITLES = {"cliffworld": "CliffWorld", "deepseatreasure": "DeepSeaTreasure"}
 
 
-class Grids(NamedTuple):
-    """What is swept for one environment."""
-
-    iterations: int
-    inner_steps: tuple[int, ...]
-    eta: tuple[float, ...]
-    alpha: tuple[float, ...]
-    epsilon: tuple[float, ...]
-    armijo: tuple[float, ...]
-    delta: tuple[float, ...]
+#: What is swept for each way of optimising; PPO has no divergence, and ε in place of η.
+AXES = {"fixed": ("eta", "alpha"), "line_search": ("eta", "armijo"), "constrained": ("delta",)}
 
 
 def powers(first: int, last: int, step: int = 1) -> tuple[float, ...]:
@@ -37,29 +29,29 @@ def powers(first: int, last: int, step: int = 1) -> tuple[float, ...]:
     return tuple(2.0**k for k in range(first, last + 1, step))
 
 
-def grids(environment: str, quick: bool) -> Grids:
-    """Appendix E's grids; with ``quick`` every few points of them, and fewer iterations."""
-    cliff = environment == "cliffworld"
-    top = 3 if cliff else -2
+def grids(environment: str, quick: bool) -> dict[str, tuple[float, ...]]:
+    """Appendix E's grids; with ``quick`` every few points of them."""
+    top = 3 if environment == "cliffworld" else -2
     if quick:
-        return Grids(
-            300 if cliff else 100,
-            (1, 10, 100),
-            powers(-13, -1, 3),
-            powers(-12, top, 3),
-            (0.01, 0.2, 0.5, 0.9),
-            (0.0, 0.5),
-            powers(-24, -2, 4),
-        )
-    return Grids(
-        2000 if cliff else 200,
-        (1, 10, 100, 1000),
-        powers(-13, -1),
-        powers(-13, top),
-        (0.01, *(k / 10 for k in range(1, 10)), 0.99),
-        (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99),
-        powers(-24, -2, 2),
-    )
+        return {
+            "eta": powers(-13, -1, 3),
+            "alpha": powers(-12, top, 3),
+            "epsilon": (0.01, 0.2, 0.5, 0.9),
+            "armijo": (0.0, 0.5),
+            "delta": powers(-24, -2, 4),
+        }
+    return {
+        "eta": powers(-13, -1),
+        "alpha": powers(-13, top),
+        "epsilon": (0.01, *(k / 10 for k in range(1, 10)), 0.99),
+        "armijo": (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99),
+        "delta": powers(-24, -2, 2),
+    }
+
+
+def inner_steps(quick: bool) -> tuple[int, ...]:
+    """The numbers m of inner steps."""
+    return (1, 10, 100) if quick else (1, 10, 100, 1000)
 
 
 @cache
@@ -73,16 +65,13 @@ def swept(
     name: str, objective: str, method: str, m: int, quick: bool, progress: bool, armijo_test: str = ""
 ) -> SweepResult:
     """The paper's sweep of one objective and method at one number m of inner steps."""
-    g = grids(name, quick)
-    axes: dict[str, Any] = {"delta": g.delta} if method == "constrained" else {"eta": g.eta}
-    if objective == "ppo":
-        axes = {"epsilon": g.epsilon}
-    if method == "fixed":
-        axes["alpha"] = g.alpha
+    iterations = {"cliffworld": (2000, 300), "deepseatreasure": (200, 100)}[name][quick]
+    axes = ("epsilon", "alpha") if objective == "ppo" else AXES[method]
+    chosen: dict[str, Any] = {axis: grids(name, quick)[axis] for axis in axes}
     if method == "line_search":
-        axes |= {"armijo": g.armijo, "armijo_test": armijo_test}
-    axes |= {"iterations": g.iterations, "inner_steps": m, "progress": progress}
-    return sweep(environment(name), objective, method, **axes)
+        chosen["armijo_test"] = armijo_test
+    chosen |= {"iterations": iterations, "inner_steps": m, "progress": progress}
+    return sweep(environment(name), objective, method, **chosen)
 
 
 def optimal_value(name: str) -> float:
@@ -90,10 +79,10 @@ def optimal_value(name: str) -> float:
     return environment(name).optimal().value
 
 
-def best_rows(rows: Sequence[Row], *keys: str) -> list[Row]:
+def best_rows(table: Sequence[Row], *keys: str) -> list[Row]:
     """Of all rows that agree in ``keys`` the first with the highest ``final_value``."""
     best: dict[tuple[Any, ...], Row] = {}
-    for row in rows:
+    for row in table:
         group = tuple(row[key] for key in keys)
         if group not in best or row["final_value"] > best[group]["final_value"]:
             best[group] = row
@@ -104,7 +93,7 @@ def curve_rows(base: Row, curve: Array, points: int = 400) -> list[Row]:
     """About ``points`` of the iterations of a learning curve, evenly spaced, first and last included."""
     last = curve.size - 1
     times = sorted({*range(0, curve.size, max(1, curve.size // points)), last})
-    return [{**base, "iteration": t, "value": curve[t]} for t in times]
+    return rows(base, iteration=times, value=curve[times])
 
 
 def finish(axes: Axes, name: str, optimum: float, style: str = "-", **labels: Any) -> None:

@@ -6,14 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from sppo.exact.linear_quadratic import LinearGaussianPolicy, UnstablePolicyError, double_integrator
-from sppo.exact.value_gradient import (
-    ValueGradientSurrogate,
-    improvement_eta,
-    lower_bound_eta,
-    value_gradient_ascent,
-)
-from sppo.figures.figure import Axes, Figure, Picture, Row, Table, Tables, panels, stack, where
+from sppo.exact import double_integrator, improvement_eta, lower_bound_eta, value_gradient_ascent
+from sppo.exact.linear_quadratic import LinearGaussianPolicy
+from sppo.figures.figure import Axes, Figure, Picture, Row, Table, Tables, panels, rows, stack, where
 
 #: Two axes of unequal mass: with one action, G would be a number and η = 1/λ(G) exactly policy iteration.
 PROBLEM = double_integrator(masses=(1.0, 3.0))
@@ -46,16 +41,11 @@ def compute(quick: bool, progress: bool) -> dict[str, Table]:
         for method, name in STEP_NAMES.items():
             gaps = [_gaps(start, method, iterations, {name: float(step)})[-1] for step in grid]
             tuned[method] = float(grid[np.argmin(gaps)])
-            steps += [
-                {"kind": kind, "method": method, "step": float(step), "gap": gap}
-                for step, gap in zip(grid, gaps, strict=True)
-            ]
+            steps += rows({"kind": kind, "method": method}, step=grid, gap=gaps)
         for label, (method, options) in CURVES.items():
             settings = {name: tuned[method] if value is None else value for name, value in options.items()}
-            curves += [
-                {"kind": kind, "curve": label, "iteration": t, "gap": gap}
-                for t, gap in enumerate(_gaps(start, method, iterations, settings))
-            ]
+            gaps = _gaps(start, method, iterations, settings)
+            curves += rows({"kind": kind, "curve": label}, iteration=range(iterations), gap=gaps)
         update += _update_rows(kind, start, 20 if quick else 100)
     return {"curves": stack(curves), "steps": stack(steps), "update": stack(update)}
 
@@ -71,18 +61,15 @@ def _update_rows(kind: str, start: LinearGaussianPolicy, points: int) -> list[Ro
     """J and ℓ at the maximiser of the surrogate, from below the guaranteed η to above the improving one."""
     evaluation = PROBLEM.evaluate(start)
     guaranteed, improving = lower_bound_eta(evaluation), improvement_eta(evaluation)
-    rows = []
-    for eta in np.geomspace(guaranteed / 10, 10 * improving, points):
-        surrogate = ValueGradientSurrogate(evaluation, float(eta))
-        updated = surrogate.maximiser()
-        try:
-            value = PROBLEM.evaluate(updated).value
-        except UnstablePolicyError:
-            value = -np.inf
-        row: Row = {"kind": kind, "eta": float(eta), "value_gain": value - evaluation.value}
-        row["surrogate_gain"] = surrogate.value(updated) - evaluation.value
-        rows.append({**row, "guaranteed_eta": guaranteed, "improving_eta": improving})
-    return rows
+    table = []
+    for eta in np.geomspace(guaranteed / 10, 10 * improving, points).tolist():
+        update = value_gradient_ascent(PROBLEM, start, "closed_form", iterations=1, eta=eta).certificates[0]
+        gains = {"value_gain": update.new_value, "surrogate_gain": update.bound}
+        row = {name: value - update.old_value for name, value in gains.items()}
+        table.append(
+            {"kind": kind, "eta": eta, **row, "guaranteed_eta": guaranteed, "improving_eta": improving}
+        )
+    return table
 
 
 def draw(tables: Tables) -> Picture:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sppo.exact import TabularMDP, cliff_world, deep_sea_treasure, from_gymnasium, solve, sweep, theory
-from sppo.figures.figure import Figure, Picture, Row, Table, Tables, panels, stack, where
+from sppo.figures.figure import Figure, Picture, Row, Table, Tables, panels, rows, stack, where
 from sppo.figures.grids import powers
 
 #: In drawing order: the dashed line comes last, since it may coincide with another.
@@ -54,7 +54,7 @@ def compute(quick: bool, progress: bool) -> dict[str, Table]:
             for share in (50, 90, 99):
                 row[f"iterations_to_{share}_percent"] = _first(values >= share / 100 * optimum)
             summary.append({**row, "monotone": bool(np.all(np.diff(values) >= -1e-9))})
-            curves += [{"environment": name, "step": kind, "iteration": t, "value": values[t]} for t in times]
+            curves += rows({"environment": name, "step": kind}, iteration=times, value=values[times])
     return {"curves": stack(curves), "summary": stack(summary)}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from sppo.exact import solve
 from sppo.exact.solver import listed
 from sppo.figures import grids
-from sppo.figures.figure import Axes, Figure, Picture, Row, Table, Tables, panels, stack, where
+from sppo.figures.figure import Axes, Figure, Picture, Row, Table, Tables, panels, rows, stack, where
 from sppo.figures.grids import COLORS, COLUMNS, LABELS, TITLES
 
 #: The conventional form of each algorithm: the one in the main text's learning curves.
@@ -19,7 +19,7 @@ CURVE_INNER_STEPS = 100
 
 def compute_learning_curves(quick: bool, progress: bool) -> dict[str, Table]:
     """The best setting's curve of each algorithm with m = 100 on both environments."""
-    rows: list[Row] = []
+    curves: list[Row] = []
     settings: list[Row] = []
     for name in TITLES:
         for objective, method in CONVENTIONAL.items():
@@ -28,8 +28,8 @@ def compute_learning_curves(quick: bool, progress: bool) -> dict[str, Table]:
             chosen = {"method": method, "optimal_value": grids.optimal_value(name)}
             chosen["setting"] = listed(result.best_setting)
             settings.append({**base, **chosen, "final_value": result.best_value})
-            rows += grids.curve_rows(base, result.best_curve)
-    return {"curves": stack(rows), "settings": stack(settings)}
+            curves += grids.curve_rows(base, result.best_curve)
+    return {"curves": stack(curves), "settings": stack(settings)}
 
 
 def draw_learning_curves(tables: Tables) -> Picture:
@@ -50,16 +50,14 @@ def compute_ppo(quick: bool, progress: bool) -> dict[str, Table]:
     """PPO's final value for every ε with the best α, and the whole grid."""
     grid: list[Row] = []
     for name in TITLES:
-        for m in grids.grids(name, quick).inner_steps:
+        for m in grids.inner_steps(quick):
             result = grids.swept(name, "ppo", "fixed", m, quick, progress)
-            for (epsilon, alpha), value in zip(
-                product(*result.axes.values()), result.final.flat, strict=True
-            ):
-                setting = {"environment": name, "inner_steps": m, "epsilon": epsilon, "alpha": alpha}
-                grid.append({**setting, "final_value": value})
+            epsilons, alphas = zip(*product(*result.axes.values()), strict=True)
+            base = {"environment": name, "inner_steps": m}
+            grid += rows(base, epsilon=epsilons, alpha=alphas, final_value=result.final.flat)
     best = grids.best_rows(grid, "environment", "inner_steps", "epsilon")
-    rows = [{**row, "optimal_value": grids.optimal_value(row["environment"])} for row in best]
-    return {"sensitivity": stack(rows), "grid": stack(grid)}
+    best = [{**row, "optimal_value": grids.optimal_value(row["environment"])} for row in best]
+    return {"sensitivity": stack(best), "grid": stack(grid)}
 
 
 def draw_ppo(tables: Tables) -> Picture:
@@ -113,18 +111,10 @@ def _draw_cliff(axes: Axes) -> None:
     axes.set_title("CliffWorld (and a terminal state after Goal)", fontsize=10)
 
 
+_CURVES = "best settings on both environments, m = 100"
+_PLATEAUS = "CliffWorld and the three plateaus of closed-form MDPO"
 FIGURES = [
-    Figure(
-        "learning_curves",
-        "best settings on both environments, m = 100",
-        compute_learning_curves,
-        draw_learning_curves,
-    ),
+    Figure("learning_curves", _CURVES, compute_learning_curves, draw_learning_curves),
     Figure("ppo_sensitivity", "PPO's final value against its clip", compute_ppo, draw_ppo),
-    Figure(
-        "mdpo_plateaus",
-        "CliffWorld and the three plateaus of closed-form MDPO",
-        compute_plateaus,
-        draw_plateaus,
-    ),
+    Figure("mdpo_plateaus", _PLATEAUS, compute_plateaus, draw_plateaus),
 ]
