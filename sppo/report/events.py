@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
 EVENT_FILES = "*tfevents*"
+#: the scalar that a report's log directory has a run's evaluations under
+RETURN_TAG = "evaluation/mean_return"
+#: marks a directory as made by a report, so that it may be replaced
+MARKER = ".made-by-sppo-report"
+#: ends the names of event files that belong to no run: layout, means
+BOOKKEEPING_SUFFIX = ".bookkeeping"
 
 
 class Series(NamedTuple):

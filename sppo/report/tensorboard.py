@@ -27,9 +27,9 @@ import numpy as np
 
 from sppo.records.run_files import CONFIG, TENSORBOARD
 from sppo.records.runs import Run
+from sppo.report import events
 from sppo.report.cells import AXES, Cell, Setting, grouped, parameters_of
-from sppo.report.events import EVENT_FILES, read_scalars, scalar, write_events
-from sppo.report.logdir import BOOKKEEPING_SUFFIX, MARKER, RETURN_TAG
+from sppo.report.events import read_scalars, scalar, write_events
 from sppo.report.provenance import require
 from sppo.report.statistics import mean_interval
 
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 #: TensorBoard reads a directory's files in the order of their names and stays at the last one, which
 #: must be the run's own while it is still being written
 _OWN_FILE = "events.out.tfevents.0000000000.report"
-#: files that belong to no run, see :mod:`sppo.report.logdir`
-_BOOKKEEPING_FILE = f"events.out.tfevents.0000000000{BOOKKEEPING_SUFFIX}"
+_BOOKKEEPING_FILE = f"events.out.tfevents.0000000000{events.BOOKKEEPING_SUFFIX}"
 _THINNED_FILE = "events.out.tfevents.0000000001.thinned"
 #: what a thinned run keeps beside its evaluations
 THINNED_TAGS = (
@@ -60,11 +59,11 @@ def build_logdir(cells: Sequence[Cell], out: Path, seeds_per_cell: int, thin: in
     """
     require("tensorboard", extra="tensorboard")
     if out.exists() and any(out.iterdir()):
-        if not (out / MARKER).exists():
+        if not (out / events.MARKER).exists():
             raise FileExistsError(f"{out} is not empty and was not made by a report; choose another place")
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
-    (out / MARKER).write_text("Made from a study's records; replaced by the next report.\n")
+    (out / events.MARKER).write_text("Made from a study's records; replaced by the next report.\n")
     chosen = [(c, run) for c in cells for run in c.runs[:seeds_per_cell] if run.status != "missing"]
     for cell, run in chosen:
         _write_run(run, out / "runs", run_name(cell, run), thin)
@@ -112,12 +111,14 @@ def _write_run(run: Run, root: Path, name: str, thin: int) -> None:
     folder, began = root / name, _wall_time(run)
     summaries = [(0, hparams_pb(hparams_of(run), trial_id=name, start_time_secs=began))]
     points = zip(run.timesteps.tolist(), run.returns.tolist(), strict=True)
-    summaries += [(int(step), scalar(RETURN_TAG, value)) for step, value in points]
+    summaries += [(int(step), scalar(events.RETURN_TAG, value)) for step, value in points]
     write_events(folder / _OWN_FILE, summaries, began)
     if run.path is not None and thin:
         write_events(folder / _THINNED_FILE, _thinned(run.path / TENSORBOARD, thin), began)
     elif run.path is not None:
-        for name, source in {path.name: path for path in (run.path / TENSORBOARD).rglob(EVENT_FILES)}.items():
+        for name, source in {
+            path.name: path for path in (run.path / TENSORBOARD).rglob(events.EVENT_FILES)
+        }.items():
             (folder / name).symlink_to(os.path.relpath(source.resolve(), folder.resolve()))
 
 
@@ -152,7 +153,9 @@ def _experiment(runs: Iterable[Run]) -> Summary:
     # the values to filter by, which must be of one type
     domains = {n: Discrete(sorted(v)) if len(set(map(type, v))) == 1 else None for n, v in varying.items()}
     hparams = [HParam(name, domain) for name, domain in domains.items()]
-    return hparams_config_pb(hparams, [Metric(RETURN_TAG, display_name="final return")], time_created_secs=0)
+    return hparams_config_pb(
+        hparams, [Metric(events.RETURN_TAG, display_name="final return")], time_created_secs=0
+    )
 
 
 def _wall_time(run: Run) -> float:

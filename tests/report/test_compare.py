@@ -12,8 +12,8 @@ import scipy.stats
 
 from sppo import cli
 from sppo.report.cells import build_cells
+from sppo.report.compare import find_runs, read_logged, split_name
 from sppo.report.events import scalar, write_events
-from sppo.report.logdir import find_runs, read_logged, split_name
 
 ROLLOUT, EVALUATION = "rollout/ep_rew_mean", "eval/mean_reward"
 
