@@ -13,7 +13,7 @@ import numpy as np
 
 from sppo.report.cells import Cell, Value, grouped, not_there, order_key, seeds_of
 from sppo.report.labels import Look, order_labels
-from sppo.report.plots import FAINT, INK, Dashes, Key, Panel, Plot, in_rows, label_keys
+from sppo.report.plots import FAINT, INK, Dashes, Key, Panel, Plot, label_keys
 from sppo.report.statistics import FEW_RUNS, Estimate, mean_interval
 from sppo.report.summary import EVERYWHERE, THRESHOLDS, Aggregate, Comparison, Row, Summary
 
@@ -56,20 +56,20 @@ def grid_figure(cells: Sequence[Cell], looks: Looks) -> Plot:
     # An environment that the study has not come to would be a row of empty panels: it is named instead.
     by_env = grouped(cells, lambda cell: cell.env)
     begun = [env for env, own in by_env.items() if any(cell.n for cell in own)] or list(by_env)
-    rows = []
-    for env in begun:
-        inside = {clip: [c for c in by_env[env] if c.setting.clip_range == clip] for clip in clips}
-        limits = _limits(by_env[env])
-        rows.append([_panel(f"{env}, ε = {e}", own, looks, styles, limits) for e, own in inside.items()])
+    panels = []
+    for env, clip in itertools.product(begun, clips):
+        own = [cell for cell in by_env[env] if cell.setting.clip_range == clip]
+        panels.append(_panel(f"{env}, ε = {clip}", own, looks, styles, _limits(by_env[env])))
     absent = ", ".join(env for env in by_env if env not in begun)
     nothing = f" No completed run yet: {absent}." if absent else ""
     return Plot(
         name="grid",
         title="Learning curves: environments down, clip ε across, passes m as line style",
         caption=f"{MEANS}; bands of few runs may leave the panel. {_runs_text(cells)}{nothing}",
-        rows=rows,
+        panels=panels,
         keys=[*label_keys((cell.label for cell in cells), looks), *keys],
         seeds=seeds_of(cells),
+        columns=len(clips),
     )
 
 
@@ -81,7 +81,7 @@ def beyond_figure(cells: Sequence[Cell], looks: Looks) -> Plot:
         name="beyond",
         title="Beyond the grid: divergence step size η and trust region",
         caption=f"{MEANS}. {_runs_text(cells)}",
-        rows=in_rows([_panel(env, own, looks, styles, _limits(own)) for env, own in by_env.items()]),
+        panels=[_panel(env, own, looks, styles, _limits(own)) for env, own in by_env.items()],
         keys=[*label_keys((cell.label for cell in cells), looks), *keys],
         seeds=seeds_of(cells),
         panel_size=(3.6, 2.7),
@@ -97,7 +97,7 @@ def logged_figure(cells: Sequence[Cell], looks: Looks, tag: str) -> Plot:
         title=f"Learning curves: {tag}",
         caption=f"{tag}: each run as a thin line, the mean of each algorithm as a thick one with its 95 % "
         "Student-t interval, over the steps that all of its runs have.",
-        rows=in_rows(panels),
+        panels=panels,
         keys=label_keys((cell.label for cell in cells), looks),
         y_label=tag,
         panel_size=(5.0, 3.2) if len(panels) == 1 else (3.6, 2.6),
@@ -117,7 +117,7 @@ def aggregate_figure(aggregates: Sequence[Aggregate], looks: Looks) -> Plot:
         name="iqm",
         title="Interquartile mean of normalised final returns",
         caption=f"IQM: mean of the middle half of all runs, over environments. {NORMALISATION} {INTERVALS}",
-        rows=[[_sweep(title, lines, looks) for title, lines in panels.items()]],
+        panels=[_sweep(title, lines, looks) for title, lines in panels.items()],
         keys=label_keys((row.label for row in aggregates), looks),
         x_label="clip ε",
         y_label="IQM of normalised final return",
@@ -154,7 +154,7 @@ def improvement_figure(pooled: Sequence[Comparison], looks: Looks) -> Plot:
         caption="P(X > Y) + P(X = Y)/2 for the final returns X of a run and Y of a run of the baseline: over "
         "all pairs of the same environment and setting, averaged over environments (returns are not "
         f"normalised for it). 0.5, the vertical line, is no difference. {INTERVALS}",
-        rows=[[panel(baseline, rows) for baseline, rows in by_baseline.items()]],
+        panels=[panel(baseline, rows) for baseline, rows in by_baseline.items()],
         keys=label_keys({row.label for row in pooled}, looks),
         x_label="probability that a run beats\na run of the baseline",
         y_label="setting",
@@ -182,7 +182,7 @@ def profile_figure(profiles: Sequence[Aggregate], looks: Looks) -> Plot:
         title="Performance profiles",
         caption="Fraction of runs whose normalised final return lies above each score, over all environments "
         f"and ε; higher is better everywhere. {NORMALISATION} Pointwise {INTERVALS}",
-        rows=[[panel(m, rows) for m, rows in panels.items()]],
+        panels=[panel(m, rows) for m, rows in panels.items()],
         keys=label_keys((row.label for row in profiles), looks),
         x_label="normalised final return",
         y_label="fraction of runs above",

@@ -49,21 +49,18 @@ class Key:
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure: rows of panels, what their lines mean, and a caption that says what is shown."""
+    """A figure: panels in rows, what their lines mean, and a caption that says what is shown."""
 
     name: str
     title: str
     caption: str
-    rows: Sequence[Sequence[Panel]]
+    panels: Sequence[Panel]
     keys: Sequence[Key]
     x_label: str = "environment steps"
     y_label: str = "return"
     seeds: tuple[int, ...] = ()
     panel_size: tuple[float, float] = (3.0, 2.2)
-
-
-def in_rows(panels: Sequence[Panel], columns: int = 3) -> list[Sequence[Panel]]:
-    return [panels[start : start + columns] for start in range(0, len(panels), columns)]
+    columns: int = 3
 
 
 def label_keys(labels: Iterable[str], looks: Mapping[str, Look]) -> list[Key]:
@@ -96,7 +93,7 @@ def panel_svgs(plot: Plot) -> list[tuple[str, str]]:
     import matplotlib.style as mpl_style
 
     with mpl_style.context([_STYLE, {"svg.fonttype": "none", "svg.hashsalt": plot.name}]):
-        return [(panel.title, _svg(plot, panel)) for row in plot.rows for panel in row]
+        return [(panel.title, _svg(plot, panel)) for panel in plot.panels]
 
 
 def css_colour(colour: str) -> str:
@@ -108,22 +105,21 @@ def _sheet(plot: Plot, footer: str) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    columns = max(len(row) for row in plot.rows)
+    columns = min(plot.columns, len(plot.panels))
+    rows = -(-len(plot.panels) // columns)
     inches = max(plot.panel_size[0] * columns + 0.3, 5.5)
     # 18 letters of 7 points to the inch
     below = [line for text in (plot.caption, footer) for line in textwrap.wrap(text, int(inches * 18))]
-    height = plot.panel_size[1] * len(plot.rows) + 0.85 + 0.13 * len(below)
+    height = plot.panel_size[1] * rows + 0.85 + 0.13 * len(below)
     figure = Figure(figsize=(inches, height), layout="constrained")
-    axes = figure.subplots(len(plot.rows), columns, squeeze=False)
-    for number, row in enumerate(plot.rows):
-        for column, panel in enumerate(row):
-            panel.draw(axes[number][column])
-            axes[number][column].set_title(panel.title)
-            if number == len(plot.rows) - 1 or column >= len(plot.rows[number + 1]):
-                axes[number][column].set_xlabel(plot.x_label)
-        axes[number][0].set_ylabel(plot.y_label)
-        for ax in axes[number][len(row) :]:
-            ax.set_axis_off()
+    axes = figure.subplots(rows, columns, squeeze=False).flat
+    for number, (ax, panel) in enumerate(zip(axes, plot.panels, strict=False)):
+        panel.draw(ax)
+        lowest = number + columns >= len(plot.panels)
+        ax.set(title=panel.title, xlabel=plot.x_label if lowest else "")
+        ax.set_ylabel("" if number % columns else plot.y_label)
+    for ax in axes[len(plot.panels) :]:
+        ax.set_axis_off()
     handles = [
         Line2D([], [], color=key.colour, linestyle=key.line, marker=key.marker or None, label=key.text)
         for key in plot.keys
