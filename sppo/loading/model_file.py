@@ -31,7 +31,7 @@ from sppo.loading.pickletree import ATOMS, Pairs, Tree, parse
 from sppo.loading.rebuild import Rebuilder
 from sppo.loading.schedules import SCHEDULE_KEYS, SCHEDULES, StoredSchedule
 from sppo.loading.tensors import read_tensors
-from sppo.surrogates import REGISTRY, Surrogate, find
+from sppo.surrogates import AUTO, REGISTRY, Surrogate, find
 
 #: What a file may set besides the parameters of ``__init__``: upstream's attributes of a model in training,
 #: each with a value of its kind, or ``None`` where there is another check.
@@ -220,7 +220,7 @@ def _value(found: ModelFile, key: str, item: Any, by_value: Any) -> Any:
         raise NotRestorable(f"{brief(value)} is not imported: import it before loading, if you trust it")
     if key not in found.schedules:
         check_entry(key, value, found.names[key])
-    elif not isinstance(value, SCHEDULES):
+    elif not isinstance(value, SCHEDULES) and not (key == "eta" and isinstance(value, str) and value == AUTO):
         check_entry(key, value, 1.0)
     return value
 

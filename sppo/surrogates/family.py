@@ -241,7 +241,10 @@ class SMDPO(_Cell):
     r"""sMDPO, :math:`A r - \mathrm{KL}(\pi_t \| \pi) / \eta`.
 
     With ``divergence="sampled"`` the divergence is estimated by :func:`~sppo.surrogates.forward_kl`, as
-    printed: its gradient is not zero sample by sample, and with a large ``eta`` the objective has no bound.
+    printed, whose gradient is not zero sample by sample. Either way the objective is
+    :math:`\sum_a \pi_t (A + 1/\eta) r` in expectation, and has a maximum only where :math:`\eta A > -1` for
+    every action: with normalised advantages, which reach beyond -3, ``eta`` must be small, or steered to a
+    ``kl_budget`` (``eta="auto"``), which bounds the policy whatever the objective does.
     """
 
     name = "smdpo"
