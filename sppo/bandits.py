@@ -286,7 +286,8 @@ def simulate(
     one_of("algorithm", algorithm, ALGORITHMS)
     horizon = integer("horizon", horizon, least=1)
     agent_seed = integer("agent_seed", agent_seed, least=0)
-    step_sizes = _step_sizes(eta)
+    step_sizes = finite_array("eta", np.atleast_1d(eta), "E")
+    positive("eta", step_sizes.min())
     seed_list = _seed_list(seeds)
     table = _means_table(arms, gap, means, seed_list)
     points = min(integer("points", points, least=1), horizon)
@@ -319,14 +320,7 @@ def simulate(
     )
 
 
-def _step_sizes(eta: Any) -> FloatArray:
-    step_sizes = finite_array("eta", np.atleast_1d(eta), "E")
-    for step_size in step_sizes:
-        positive("eta", step_size)
-    return step_sizes
-
-
-def _seed_list(seeds: Any) -> list[int]:
+def _seed_list(seeds: int | Sequence[int] | IntArray) -> list[int]:
     if isinstance(seeds, int | np.integer):
         return list(range(integer("seeds", seeds, least=1)))
     if not isinstance(seeds, Iterable):
@@ -339,7 +333,9 @@ def _seed_list(seeds: Any) -> list[int]:
     return seed_list
 
 
-def _means_table(arms: Any, gap: Any, means: Any, seeds: list[int]) -> FloatArray:
+def _means_table(
+    arms: int | None, gap: float | None, means: npt.ArrayLike | None, seeds: list[int]
+) -> FloatArray:
     """Mean rewards, one row per seed, from either description of the problem."""
     if means is None:
         if arms is None or gap is None:
@@ -350,7 +346,7 @@ def _means_table(arms: Any, gap: Any, means: Any, seeds: list[int]) -> FloatArra
         return np.stack([bernoulli_means(seed, arms, gap) for seed in seeds])
     if arms is not None or gap is not None:
         raise TypeError("means already fixes the problem: leave out arms and gap")
-    rows = np.tile(means, (len(seeds), 1)) if np.ndim(means) == 1 else means
+    rows = np.tile(np.asarray(means), (len(seeds), 1)) if np.ndim(means) == 1 else means
     table = finite_array("means", rows, len(seeds), "K")
     integer("the number of arms in means", table.shape[1], least=2)
     if not ((table >= 0) & (table <= 1)).all():

@@ -58,13 +58,13 @@ class _SourcesCache(FunctionCache):
     file that cannot be written, or was left incomplete, costs a compilation and not the run.
     """
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         super().__init__(function)
         stamp = _stamp(Path(inspect.getfile(function)))
         name = f"{self._impl.filename_base}-{stamp[:16]}"
         self._cache_file = IndexDataCacheFile(self.cache_path, name, stamp)
 
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
+    def load_overload(self, sig: object, target_context: object) -> object:
         try:
             return super().load_overload(sig, target_context)
         except (OSError, EOFError, pickle.UnpicklingError):
@@ -72,7 +72,7 @@ class _SourcesCache(FunctionCache):
                 self.flush()
             return None
 
-    def save_overload(self, sig: Any, data: Any) -> None:
+    def save_overload(self, sig: object, data: object) -> None:
         try:
             super().save_overload(sig, data)
         except OSError:

@@ -12,12 +12,12 @@ Formulas in :mod:`sppo.exact.objectives`; tests tie the two together.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sppo.exact.evaluation import Array, IntArray, inlined, leaf
-from sppo.exact.vectors import WIDTH, exp, load, log, maximum, splat, store, total, where_less
+from sppo.exact.vectors import WIDTH, Vector, exp, load, log, maximum, splat, store, total, where_less
 
 SMDPO, MDPO, TRPO, PPO = range(4)
 #: Armijo on J - C/η; on J alone with clipped logarithms, as published; trust region.
@@ -67,7 +67,7 @@ def new_packets(states: int, actions: int) -> Packets:
 
 
 @inlined
-def weigh(alpha: float, packets: Packets, actions: int, k: int) -> tuple[Any, Any]:
+def weigh(alpha: float, packets: Packets, actions: int, k: int) -> tuple[Vector, Vector]:
     """Of the policy softmax(θ + α step): unnormalised probabilities into ``WEIGHT``; their sum, and shift."""
     pair, base = packets.pair, k * actions * WIDTH
     top = load(pair, LOGITS, base) + alpha * load(pair, STEP, base)
@@ -133,7 +133,7 @@ def scatter(packets: Packets, packs: int, logits: Array) -> bool:
 
 
 @inlined
-def clipped_log_ratio(x: Any, old: Any, shift: Any, normaliser: Any) -> Any:
+def clipped_log_ratio(x: Vector, old: Vector, shift: Vector, normaliser: Vector) -> Vector:
     """log p/p_t of both probabilities clipped; lse(θ) is shift + normaliser."""
     log_old = old - normaliser
     log_p = x - normaliser - shift
@@ -142,7 +142,7 @@ def clipped_log_ratio(x: Any, old: Any, shift: Any, normaliser: Any) -> Any:
 
 
 @inlined
-def packet_gradient(method: Method, packets: Packets, actions: int, k: int) -> Any:
+def packet_gradient(method: Method, packets: Packets, actions: int, k: int) -> Vector:
     """step = ∇_θ (J - C/η) of packet ``k``; returns the squares' sum, lane by lane."""
     pair, objective, base = packets.pair, method.objective, k * actions * WIDTH
     occupancy = load(packets.single, OCCUPANCY, k * WIDTH)

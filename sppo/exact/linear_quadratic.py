@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -139,7 +138,7 @@ class LQR:
         """r(s, a) = −sᵀQs − aᵀRa for states (..., n) and actions (..., p)."""
         return _minus_square(state, self.state_cost) + _minus_square(action, self.action_cost)
 
-    def policy(self, gain: npt.ArrayLike | None = None, scale: Any = 0.0) -> LinearGaussianPolicy:
+    def policy(self, gain: npt.ArrayLike | None = None, scale: npt.ArrayLike = 0.0) -> LinearGaussianPolicy:
         """A policy of this problem's shape.
 
         :param gain: K; zero if left out
@@ -147,7 +146,7 @@ class LQR:
         """
         states, actions = self.control.shape
         gain = np.zeros((actions, states)) if gain is None else gain
-        scale = scale if np.ndim(scale) else scale * np.eye(actions)
+        scale = scale if np.ndim(scale) else np.multiply(scale, np.eye(actions))
         return LinearGaussianPolicy(
             finite_array("gain", gain, actions, states), finite_array("scale", scale, actions, "q")
         )

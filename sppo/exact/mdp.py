@@ -188,7 +188,7 @@ class TabularMDP:
         return self.reward + self.gamma * (self.transition @ v).reshape(self.reward.shape)
 
 
-def _check_distributions(rows: Any, name: str, actions: int = 0) -> None:
+def _check_distributions(rows: Array | sp.csr_matrix, name: str, actions: int = 0) -> None:
     """Rows are states, or with ``actions`` pairs of state and action."""
     if rows.min() < 0.0:
         raise ValueError(f"{name} has a negative probability, {rows.min():g}")

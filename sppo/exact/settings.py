@@ -135,7 +135,7 @@ def _combination(name: str, method: str) -> tuple[tuple[str, ...], dict[str, Any
     return COMBINATIONS[name, method]
 
 
-def _inverse_eta(mdp: TabularMDP, objective: str, eta: Any) -> Array:
+def _inverse_eta(mdp: TabularMDP, objective: str, eta: float | str | npt.ArrayLike | None) -> Array:
     if eta is None:
         return np.zeros(mdp.n_states)
     if isinstance(eta, str):
@@ -157,7 +157,7 @@ def _inverse_eta(mdp: TabularMDP, objective: str, eta: Any) -> Array:
     return np.broadcast_to(1.0 / array, (mdp.n_states,)).copy()
 
 
-def _alpha(mdp: TabularMDP, objective: str, alpha: Any) -> float:
+def _alpha(mdp: TabularMDP, objective: str, alpha: float | str | None) -> float:
     if alpha is None:
         return 0.0
     if isinstance(alpha, str):

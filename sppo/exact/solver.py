@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,13 +70,14 @@ class Result:
         )
 
 
-def listed(settings: dict[str, Any]) -> str:
+def listed(settings: Mapping[str, object]) -> str:
     """Hyper-parameters in one line."""
 
-    def short(value: Any) -> str:
+    def short(value: object) -> str:
         if isinstance(value, float):
             return f"{value:g}"
-        return f"array{np.shape(value)}" if np.ndim(value) else str(value)
+        shape = np.asarray(value).shape
+        return f"array{shape}" if shape else str(value)
 
     return ", ".join(f"{name}={short(value)}" for name, value in settings.items())
 

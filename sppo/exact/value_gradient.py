@@ -17,7 +17,6 @@ Which η guarantees J(π_{t+1}) ≥ ℓ_t(π_{t+1}) ≥ J(π_t) is proved in thi
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
@@ -210,15 +209,15 @@ def value_gradient_ascent(
     return AscentResult(method, values, evaluation.policy, etas, tuple(certificates))
 
 
-def _eta_at(evaluation: LQREvaluation, eta: Any) -> float:
+def _eta_at(evaluation: LQREvaluation, eta: float | str | None) -> float:
     if eta == "lower_bound":
         return lower_bound_eta(evaluation)
     if eta == "improvement":
         return improvement_eta(evaluation) / 2
-    return float(eta)
+    return float(eta or 0)
 
 
-def _check_arguments(method: str, iterations: int, **values: Any) -> None:
+def _check_arguments(method: str, iterations: int, **values: float | str | None) -> None:
     one_of("method", method, METHODS)
     integer("iterations", iterations)
     required, optional, rules = METHODS[method]

@@ -26,6 +26,10 @@ from sppo.compiled import njit
 #: Untyped: in Python an intrinsic's signature is not the one it has in compiled code.
 intrinsic: Any = extending.intrinsic
 
+#: What a Vector is while kernels are written; llvmlite is untyped.
+Vector = ir.Value
+#: What numba's extension points take: a type, and the function that emits the instructions.
+Lowering = tuple[Signature, Callable[..., ir.Value]]
 #: States per vector.
 WIDTH = 8
 
@@ -47,7 +51,7 @@ VECTOR = VectorType()
 
 @register_model(VectorType)
 class _VectorModel(models.PrimitiveModel):
-    def __init__(self, dmm: Any, fe_type: Any) -> None:
+    def __init__(self, dmm: object, fe_type: types.Type) -> None:
         super().__init__(dmm, fe_type, _DOUBLES)
 
 
@@ -60,23 +64,27 @@ def _spread(builder: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
     return _shuffled(builder, single, [0] * WIDTH)
 
 
-def _integers(value: int) -> Any:
+def _integers(value: int) -> ir.Value:
     return ir.Constant(_INTEGERS, [value] * WIDTH)
 
 
-def _lower(operation: Any, result: Any, arguments: int, emit: Callable[..., Any]) -> None:
+def _lower(
+    operation: Callable[..., object], result: types.Type, arguments: int, emit: Callable[..., ir.Value]
+) -> None:
     """Make ``operation`` known to Numba for Vectors, or for Vectors and floats, which are spread."""
 
-    def typed(*kinds: Any) -> Any:
+    def typed(*kinds: types.Type) -> types.Type | None:
         known = all(kind == VECTOR or isinstance(kind, types.Float) for kind in kinds)
         return result if known and VECTOR in kinds else None
 
-    def lowered(context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: Any) -> ir.Value:
+    def lowered(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: ir.Value
+    ) -> ir.Value:
         kinds = zip(values, signature.args, strict=True)
         return emit(builder, *(v if kind == VECTOR else _spread(builder, v) for v, kind in kinds))
 
     # Numba wants to see the number of arguments
-    arity: dict[int, Any] = {
+    arity: dict[int, Callable[..., types.Type | None]] = {
         1: lambda a: typed(a),
         2: lambda a, b: typed(a, b),
         4: lambda a, b, c, d: typed(a, b, c, d),
@@ -92,7 +100,7 @@ for _operator, _instruction in ((operator.add, "fadd"), (operator.sub, "fsub"), 
 _lower(operator.truediv, VECTOR, 2, lambda builder, x, y: builder.fdiv(x, y, flags=_FUSE))
 
 
-def _operation(result: Any, arguments: int) -> Callable[[Any], Any]:
+def _operation(result: types.Type, arguments: int) -> Callable[[Any], Any]:
     """The decorated function emits its own instructions: its first argument is LLVM's builder."""
 
     def register(emit: Any) -> Any:
@@ -130,13 +138,18 @@ def total(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
 
 
 @intrinsic
-def splat(typingctx: BaseContext, scalar: types.Type) -> Any:
+def splat(typingctx: BaseContext, scalar: types.Type) -> Lowering:
     """A vector of one number."""
     return VECTOR(types.float64), lambda context, builder, signature, args: _spread(builder, args[0])
 
 
 def _address(
-    context: BaseContext, builder: ir.IRBuilder, kind: types.Type, array: Any, row: ir.Value, column: ir.Value
+    context: BaseContext,
+    builder: ir.IRBuilder,
+    kind: types.Type,
+    array: ir.Value,
+    row: ir.Value,
+    column: ir.Value,
 ) -> ir.Value:
     """Address of array[row, column] of a C-contiguous matrix."""
     view = context.make_array(kind)(context, builder, array)
@@ -145,7 +158,7 @@ def _address(
 
 
 @intrinsic
-def load(typingctx: BaseContext, array: types.Type, row: types.Type, column: types.Type) -> Any:
+def load(typingctx: BaseContext, array: types.Type, row: types.Type, column: types.Type) -> Lowering:
     """``load(x, i, j)``: the eight numbers x[i, j], ..., x[i, j + 7] of a C-contiguous matrix."""
 
     def emit(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: ir.Value) -> ir.Value:
@@ -155,7 +168,9 @@ def load(typingctx: BaseContext, array: types.Type, row: types.Type, column: typ
 
 
 @intrinsic
-def store(context: BaseContext, array: types.Type, row: types.Type, column: types.Type, vector: Any) -> Any:
+def store(
+    context: BaseContext, array: types.Type, row: types.Type, column: types.Type, vector: Any
+) -> Lowering:
     """``store(x, i, j, v)``: x[i, j : j + 8] = v."""
 
     def emit(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: ir.Value) -> ir.Value:

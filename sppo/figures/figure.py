@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +22,7 @@ else:  # matplotlib is imported when something is drawn
 
 Row = dict[str, Any]
 #: A table: column name -> equal-length one-dimensional column (numbers or strings).
-Table = Mapping[str, npt.NDArray[Any] | Sequence[Any]]
+Table = Mapping[str, np.ndarray | Sequence[Any]]
 Tables = Mapping[str, Table]
 
 
@@ -43,7 +42,9 @@ class Figure:
     draw: Callable[[Tables], Picture]
 
 
-def panels(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Picture, Any]:
+def panels(
+    rows: int, columns: int, width: float, height: float, **options: Any
+) -> tuple[Picture, np.ndarray]:
     """A picture and its axes, an array of shape (rows, columns)."""
     import matplotlib.pyplot as plt
 
@@ -63,7 +64,7 @@ def write_table(table: Table, path: Path) -> None:
         writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
 
 
-def read_table(path: Path) -> dict[str, npt.NDArray[Any]]:
+def read_table(path: Path) -> dict[str, np.ndarray]:
     """Read what :func:`write_table` wrote: integer, float and string columns keep their kind."""
     with path.open(newline="") as file:
         rows = list(csv.reader(file))
@@ -72,7 +73,7 @@ def read_table(path: Path) -> dict[str, npt.NDArray[Any]]:
     return {name: _parse(column) for name, column in zip(header, columns, strict=True)}
 
 
-def _parse(column: Sequence[str]) -> npt.NDArray[Any]:
+def _parse(column: Sequence[str]) -> np.ndarray:
     for kind in (int, float):
         try:
             return np.array([kind(cell) for cell in column], dtype=kind)
@@ -81,7 +82,7 @@ def _parse(column: Sequence[str]) -> npt.NDArray[Any]:
     return np.array(column)
 
 
-def where(table: Table, **equals: Any) -> dict[str, npt.NDArray[Any]]:
+def where(table: Table, **equals: object) -> dict[str, np.ndarray]:
     """Rows of ``table`` whose columns equal the given values."""
     columns = {name: np.asarray(column) for name, column in table.items()}
     keep = np.ones(len(next(iter(columns.values()))), dtype=bool)
@@ -96,7 +97,7 @@ def rows(base: Row, **columns: Iterable[object]) -> list[Row]:
     return [{**base, **dict(zip(columns, entry, strict=True))} for entry in entries]
 
 
-def stack(rows: Sequence[Row]) -> dict[str, npt.NDArray[Any]]:
+def stack(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     """A table from a list of records with the same keys."""
     if not rows:
         raise ValueError("a table needs at least one row")

@@ -81,7 +81,7 @@ def optimal_value(name: str) -> float:
 
 def best_rows(table: Sequence[Row], *keys: str) -> list[Row]:
     """Of all rows that agree in ``keys`` the first with the highest ``final_value``."""
-    best: dict[tuple[Any, ...], Row] = {}
+    best: dict[tuple[object, ...], Row] = {}
     for row in table:
         group = tuple(row[key] for key in keys)
         if group not in best or row["final_value"] > best[group]["final_value"]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from sppo.exact import double_integrator, improvement_eta, lower_bound_eta, value_gradient_ascent
@@ -15,7 +13,7 @@ PROBLEM = double_integrator(masses=(1.0, 3.0))
 #: Scale L of the zero-gain starting policy: a deterministic and a stochastic value gradient.
 SCALES = {"deterministic": 0.0, "stochastic": 0.5}
 #: Curve -> (method, its settings); ``None`` is the best constant of the step-size grid.
-CURVES: dict[str, tuple[str, dict[str, Any]]] = {
+CURVES: dict[str, tuple[str, Row]] = {
     "value gradient, guaranteed α": ("surrogate", {"eta": "lower_bound", "inner_steps": 1}),
     "value gradient, tuned α": ("value_gradient", {"alpha": None}),
     "surrogate, m = 10, guaranteed η": ("surrogate", {"eta": "lower_bound", "inner_steps": 10}),
@@ -50,7 +48,7 @@ def compute(quick: bool, progress: bool) -> dict[str, Table]:
     return {"curves": stack(curves), "steps": stack(steps), "update": stack(update)}
 
 
-def _gaps(start: LinearGaussianPolicy, method: str, iterations: int, settings: dict[str, Any]) -> list[float]:
+def _gaps(start: LinearGaussianPolicy, method: str, iterations: int, settings: Row) -> list[float]:
     """(J* − J(π_t)) / |J*|, infinite once an update has left the stable policies."""
     best = PROBLEM.optimal().value
     result = value_gradient_ascent(PROBLEM, start, method, iterations=iterations, **settings)
