@@ -20,6 +20,8 @@ _LOCAL_SIGNATURE = b"PK\x03\x04"
 _LOCAL_HEADER_BYTES = 30
 #: A data descriptor is a checksum and two sizes of 4 or 8 bytes, with or without a signature.
 _DESCRIPTORS = (12, 16, 20, 24)
+#: The others let the file choose how much memory unpacking takes.
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class Archive:
@@ -50,54 +52,43 @@ class Archive:
                 raise LoadError(f"it has a member with the unexpected name {brief(name, 80)}")
             if name in self._members:
                 raise LoadError(f"it has two members called {name!r}")
-            if member.flag_bits & 0x1 or member.compress_type not in (
-                zipfile.ZIP_STORED,
-                zipfile.ZIP_DEFLATED,
-            ):
-                # The other methods let the file choose how much memory unpacking takes.
+            if member.flag_bits & 0x1 or member.compress_type not in _METHODS:
                 raise LoadError(f"its member {name!r} is encrypted or packed in an unusual way")
             if not member.is_dir():
                 self._members[name] = member
+        #: name -> how many bytes it unpacks to
+        self.sizes = {name: member.file_size for name, member in self._members.items()}
 
     def _check_places(self, data: bytes, members: list[zipfile.ZipInfo]) -> None:
         """The members must fill the file from its first byte to the directory: nothing hides between."""
         end, described = 0, False
-        for member in sorted(members, key=lambda member: member.header_offset):
-            name, start = brief(member.filename, 60), member.header_offset
+        starts = [*sorted(members, key=lambda member: member.header_offset), None]
+        for member in starts:
+            start = self._zip.start_dir if member is None else member.header_offset
             if start != end and not (described and start - end in _DESCRIPTORS):
                 if not end and data.startswith(_LOCAL_SIGNATURE):
                     # Of a torn file, zipfile finds the archive inside one of its members.
                     raise LoadError("the zip archive is cut short: its end is missing")
-                where = "before the archive" if not end else f"before its member {name}"
+                where = f"after its byte {end}" if end else "before the archive"
                 raise LoadError(
                     f"{abs(start - end)} bytes {where} belong to no member: it is no zip archive alone, "
                     "but hides something else"
                 )
+            if member is None:
+                return
             header = data[start : start + _LOCAL_HEADER_BYTES].ljust(_LOCAL_HEADER_BYTES, b"\0")
             name_bytes, extra_bytes = struct.unpack_from("<2H", header, 26)
             end = start + _LOCAL_HEADER_BYTES + name_bytes
-            written = data[start + _LOCAL_HEADER_BYTES : end]
-            named = member.orig_filename.encode(errors="replace")
+            written, named = data[end - name_bytes : end], member.orig_filename.encode(errors="replace")
             if not header.startswith(_LOCAL_SIGNATURE) or written != named:
+                name = brief(member.filename, 60)
                 raise LoadError(f"its member {name} does not lie where its directory says")
             end += extra_bytes + member.compress_size
             described = bool(member.flag_bits & 0x8)
-        left = self._zip.start_dir - end
-        if left and not (described and left in _DESCRIPTORS):
-            raise LoadError("the zip archive's members do not end where its directory begins")
-
-    @property
-    def names(self) -> list[str]:
-        """The names of all members, in the archive's order."""
-        return list(self._members)
-
-    def size(self, name: str) -> int:
-        """How many bytes a member unpacks to."""
-        return self._members[name].file_size
 
     def read(self, name: str) -> bytes:
         """A member's bytes, with their checksum verified."""
-        size = self._members[name].file_size
+        size = self.sizes[name]
         self.budget.memory(size)
         try:
             with self._zip.open(self._members[name]) as member:

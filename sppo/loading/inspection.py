@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from sppo.loading import allowlist, vec_normalize  # noqa: F401 (registers its b
 from sppo.loading.budget import Budget
 from sppo.loading.errors import LoadError, NotRestorable, brief, printable, refused
 from sppo.loading.model_file import ModelFile, read_model_file, settable
-from sppo.loading.pickletree import Call, Pairs, Tree, parse
+from sppo.loading.pickletree import Call, Tree, parse
 from sppo.loading.rebuild import BUILDERS, Rebuilder, called, canonical, setters
 from sppo.loading.tensors import tensors_in
 
@@ -65,7 +65,7 @@ def _model_report(raw: bytes, label: str) -> tuple[list[str], bool]:
     # Here, because the algorithms import this package.
     from sppo import SPPO, MaskableSPPO, RecurrentSPPO
 
-    found = read_model_file(raw, settable(SPPO, MaskableSPPO, RecurrentSPPO), ignore=False)
+    found = read_model_file(raw, settable(SPPO, MaskableSPPO, RecurrentSPPO), {})
     lines = [f"{label}: a model saved by Stable-Baselines3 {printable(found.version, 20)}", "", "members"]
     lines += [f"  {name:<28} {size:>12,} bytes" for name, size in found.members.items()]
     lines += ["", "weights (read as numbers only)"]
@@ -119,7 +119,7 @@ def _verdict(calls: list[str], left_out: bool) -> list[str]:
 def suspicious(tree: Tree) -> list[str]:
     """The calls and imports of a pickle that do more than make values, in words."""
     states = setters(tree)
-    found = [_by_value(call, states.get(id(call))) for call in tree.calls if called(call) in _BY_VALUE]
+    found = [_by_value(call, states.get(id(call), {})) for call in tree.calls if called(call) in _BY_VALUE]
     # The other calls that make a function belong to the one that was just listed.
     quiet = _HARMLESS | _BY_VALUE.keys() | (_PARTS if found else set())
     found += [describe(call) for call in tree.calls if called(call) not in quiet]
@@ -135,16 +135,12 @@ def suspicious(tree: Tree) -> list[str]:
     return found[:_MAX_LISTED] + more
 
 
-def _by_value(call: Call, state: object) -> str:
+def _by_value(call: Call, slots: Mapping[str, object]) -> str:
     """A function or class that comes with its code, in words."""
-    slots = state[1] if isinstance(state, tuple) and len(state) == 2 else None
-    named = dict.fromkeys(("__module__", "__qualname__"))
-    if isinstance(slots, Pairs):
-        named |= {key: part for key, part in slots.pairs if isinstance(key, str) and key in named}
-    texts = [part for part in named.values() if isinstance(part, str)]
-    if not texts and isinstance(call.args, tuple):
+    texts = [slots.get("__module__"), slots.get("__qualname__")]
+    if texts == [None, None] and isinstance(call.args, tuple):
         texts = [part for part in call.args if isinstance(part, str)]
-    name = ".".join(text[:100] for text in texts[:2])
+    name = ".".join(text[:100] for text in texts[:2] if isinstance(text, str))
     return f"the {_BY_VALUE[called(call)]} {printable(name, 100)}, with its code"
 
 

@@ -12,7 +12,6 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,6 @@ _CLASSES: dict[str, type] = {
 }
 _PLAIN = (*ATOMS, np.ndarray, np.generic, np.dtype, pathlib.PurePath, spaces.Space)
 _WEIGHTS_MEMBER = re.compile(r"((?!__)[A-Za-z_][A-Za-z0-9_]*(\.(?!__)[A-Za-z_][A-Za-z0-9_]*)*)\.pth")
-_VARIABLES_MEMBERS = ("pytorch_variables", "tensors")
 
 
 @dataclass
@@ -87,17 +85,17 @@ class ModelFile:
     #: what it may set, see :func:`settable`
     names: dict[str, object]
     #: which of these may be functions of the remaining progress
-    schedules: frozenset[str] = frozenset(SCHEDULE_KEYS)
+    schedules: set[str] = field(default_factory=lambda: set(SCHEDULE_KEYS))
     data: dict[str, Any] = field(default_factory=dict)
     #: name -> why it was not restored
     left_out: dict[str, str] = field(default_factory=dict)
-    #: name -> parsed pickle, of all entries that have one and are not ignored
+    #: name -> parsed pickle
     trees: dict[str, Tree] = field(default_factory=dict)
     entries: list[str] = field(default_factory=list)
     #: name -> size
     members: dict[str, int] = field(default_factory=dict)
     #: name -> weights or optimizer state
-    weights: dict[str, Any] = field(default_factory=dict)
+    weights: dict[str, dict[str, Any]] = field(default_factory=dict)
     weights_bytes: int = 0
     version: str = "unknown"
     system_info: str = ""
@@ -126,11 +124,7 @@ def settable(*classes: type) -> dict[str, object]:
 
 
 def read_model_file(
-    raw: bytes,
-    names: Mapping[str, object],
-    given: Mapping[str, Any] = MappingProxyType({}),
-    with_data: bool = True,
-    ignore: bool = True,
+    raw: bytes, names: Mapping[str, object], given: Mapping[str, object], with_data: bool = True
 ) -> ModelFile:
     """Read a model's file.
 
@@ -138,41 +132,43 @@ def read_model_file(
     :param names: what the file may set, see :func:`settable`
     :param given: what the caller has in place of entries; those are not looked at
     :param with_data: whether to read more than the weights
-    :param ignore: whether to skip the pickles of entries that will not be restored
     :raises LoadError: if the file is damaged
     """
-    budget = Budget(len(raw))
-    archive = Archive(raw, budget)
-    found = ModelFile(budget, dict(names))
-    found.members = {name: archive.size(name) for name in archive.names}
+    archive = Archive(raw, Budget(len(raw)))
+    found = ModelFile(archive.budget, dict(names), members=archive.sizes)
     if with_data:
-        by_value = _json(archive, SCHEDULES_MEMBER) if SCHEDULES_MEMBER in archive.names else {}
-        data = _json(archive, "data")
-        surrogate = find(given["surrogate"]) if given.get("surrogate") else imported_surrogate(data)
-        for name, parameter in surrogate.parameters().items() if surrogate else ():
-            found.names[name] = None
-            found.schedules |= {name} if parameter.kind == "schedule" else set()
-        for key, item in data.items():
-            found.entries.append(key)
-            if key in given:
-                # Upstream replaces only what the file mentions.
-                found.data[key] = None
-            else:
-                _read_entry(found, key, item, by_value.get(key), ignore)
-    for name in archive.names:
+        _read_data(archive, found, given)
+    for name in archive.sizes:
         if name.endswith(".pth"):
             _read_weights(archive, name, found)
     for name, attribute in (("_stable_baselines3_version", "version"), ("system_info.txt", "system_info")):
-        if name in archive.names:
+        if name in archive.sizes:
             text = archive.read(name)[: 2**16].decode(errors="replace")
             # Control characters could rewrite what a terminal shows.
             setattr(found, attribute, "".join(c for c in text if c.isprintable() or c == "\n").strip())
     return found
 
 
-def _json(archive: Archive, member: str) -> dict[str, Any]:
+def _read_data(archive: Archive, found: ModelFile, given: Mapping[str, object]) -> None:
+    by_value = _json(archive, SCHEDULES_MEMBER) if SCHEDULES_MEMBER in archive.sizes else {}
+    data = _json(archive, "data")
+    surrogate = find(str(given["surrogate"])) if given.get("surrogate") else imported_surrogate(data)
+    for name, parameter in surrogate.parameters().items() if surrogate else ():
+        found.names[name] = None
+        if parameter.kind == "schedule":
+            found.schedules.add(name)
+    for key, item in data.items():
+        found.entries.append(key)
+        if key in given:
+            # Upstream replaces only what the file mentions.
+            found.data[key] = None
+        else:
+            _read_entry(found, key, item, by_value.get(key))
+
+
+def _json(archive: Archive, member: str) -> dict[str, object]:
     """The JSON object in a member."""
-    if member not in archive.names:
+    if member not in archive.sizes:
         raise LoadError(f"it has no member {member!r}, so it is no model of Stable-Baselines3")
     raw = archive.read(member)
     values = sum(raw.count(separator) for separator in (b",", b"[", b"{"))
@@ -185,16 +181,14 @@ def _json(archive: Archive, member: str) -> dict[str, Any]:
     return data
 
 
-def _read_entry(found: ModelFile, key: str, item: Any, by_value: Any, ignore: bool) -> None:
+def _read_entry(found: ModelFile, key: str, item: object, by_value: object) -> None:
     """One attribute of the model, restored or left out."""
     name = printable(key, 80)
-    wanted = key in found.names
     try:
-        if isinstance(item, dict) and ":serialized:" in item and (wanted or not ignore):
+        if isinstance(item, dict) and ":serialized:" in item:
             found.budget.memory(len(item[":serialized:"]))
-            pickle = base64.b64decode(item[":serialized:"], validate=True)
-            found.trees[name] = parse(pickle, found.budget)
-        if wanted:
+            found.trees[name] = parse(base64.b64decode(item[":serialized:"], validate=True), found.budget)
+        if key in found.names:
             found.data[key] = _value(found, key, item, by_value)
         elif key not in REBUILT:
             raise NotRestorable("it is neither a parameter of the model nor part of its training state")
@@ -204,7 +198,7 @@ def _read_entry(found: ModelFile, key: str, item: Any, by_value: Any, ignore: bo
         found.left_out[name] = printable(str(reason), 300)
 
 
-def _value(found: ModelFile, key: str, item: Any, by_value: Any) -> Any:
+def _value(found: ModelFile, key: str, item: object, by_value: object) -> object:
     """What an entry stands for, checked."""
     tree = found.trees.get(key)
     if tree is None:
@@ -218,14 +212,13 @@ def _value(found: ModelFile, key: str, item: Any, by_value: Any) -> Any:
         value = rebuilder.root()
     if key == "surrogate" and value is not None and imported_surrogate({"surrogate": value}) is None:
         raise NotRestorable(f"{brief(value)} is not imported: import it before loading, if you trust it")
-    if key not in found.schedules:
-        check_entry(key, value, found.names[key])
-    elif not isinstance(value, SCHEDULES) and not (key == "eta" and isinstance(value, str) and value == AUTO):
-        check_entry(key, value, 1.0)
+    automatic = key == "eta" and isinstance(value, str) and value == AUTO
+    if key not in found.schedules or not (automatic or isinstance(value, SCHEDULES)):
+        check_entry(key, value, 1.0 if key in found.schedules else found.names[key])
     return value
 
 
-def imported_surrogate(data: dict[str, Any]) -> type[Surrogate] | None:
+def imported_surrogate(data: Mapping[str, object]) -> type[Surrogate] | None:
     """The surrogate that a file names, if the program has imported it: a file causes no import."""
     named = data.get("surrogate")
     module, _, attribute = named.partition(":") if isinstance(named, str) else ("", "", "")
@@ -240,11 +233,10 @@ def _read_weights(archive: Archive, name: str, found: ModelFile) -> None:
     with refused(f"member {name}"):
         values, size = read_tensors(archive.read(name), found.budget)
     found.weights_bytes += size
-    if named[1] in _VARIABLES_MEMBERS and not values:
-        return
-    if named[1] in _VARIABLES_MEMBERS or not isinstance(values, dict):
+    if not isinstance(values, dict) or (values and named[1] == "pytorch_variables"):
         raise LoadError(f"its member {name!r} holds no weights of a policy or optimizer")
-    found.weights[named[1]] = values
+    if named[1] != "pytorch_variables":
+        found.weights[named[1]] = values
 
 
 def require_essentials(found: ModelFile) -> None:
@@ -274,49 +266,42 @@ def _drop_training_kwargs(rebuilder: Rebuilder, kwargs: Pairs, found: ModelFile)
         kwargs.pairs[:] = [pair for pair in kwargs.pairs if pair[0] not in TRAINING_KWARGS]
 
 
-def check_entry(key: str, value: Any, default: object) -> None:
+def check_entry(key: str, value: object, default: object) -> None:
     """Refuse a value that is not of the kind that the model's parameter ``key`` is for.
 
     :param default: a value of its kind
     :raises NotRestorable: if it is not
     """
     if key in ("observation_space", "action_space"):
-        if not isinstance(value, spaces.Space):
-            raise NotRestorable("it is no space")
+        fits, kind = isinstance(value, spaces.Space), "space"
     elif key in _CLASSES:
-        if value is not None and not (isinstance(value, type) and issubclass(value, _CLASSES[key])):
-            raise NotRestorable(f"it is no subclass of {_CLASSES[key].__name__}")
+        fits = value is None or (isinstance(value, type) and issubclass(value, _CLASSES[key]))
+        kind = f"subclass of {_CLASSES[key].__name__}"
     elif key in ("policy_kwargs", "rollout_buffer_kwargs"):
-        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-            raise NotRestorable("it is no dictionary of keyword arguments")
-        for name, part in value.items():
+        fits, kind = isinstance(value, dict), "dictionary of keyword arguments"
+        for name, part in value.items() if isinstance(value, dict) else ():
             check_keyword(name, part)
-    elif key == "_left_out":
-        texts = [*value.keys(), *value.values()] if isinstance(value, dict) else [None]
-        if len(texts) > 100 or not all(isinstance(text, str) for text in texts):
-            raise NotRestorable("it is no list of parts that were left out")
     elif value is not None and type(default) in _KINDS:
-        kinds, name = _KINDS[type(default)]
-        if not isinstance(value, kinds):
-            raise NotRestorable(f"it is no {name}")
+        kinds, kind = _KINDS[type(default)]
+        fits = isinstance(value, kinds)
     else:
+        fits, kind = True, ""
         check_plain(value)
+    if not fits:
+        raise NotRestorable(f"it is no {kind}")
 
 
-def check_keyword(name: str, value: Any) -> None:
-    """Refuse a keyword argument of the policy that is a class of another kind than its name says.
-
-    :raises NotRestorable: if it is
-    """
+def check_keyword(name: str, value: object) -> None:
+    """Refuse a keyword argument of the policy that is a class of another kind than its name says."""
     base = _CLASSES.get(name, object)
     if isinstance(value, type) and not issubclass(value, base):
-        raise NotRestorable(f"{printable(name, 40)} is no subclass of {base.__name__}")
+        raise NotRestorable(f"{brief(name, 40)} is no subclass of {base.__name__}")
     check_plain(value, type)
 
 
-def check_plain(value: Any, *kinds: type) -> None:
+def check_plain(value: object, *kinds: type) -> None:
     """Refuse anything but numbers, texts, arrays and spaces, in containers or not."""
-    waiting = [value]
+    waiting: list[object] = [value]
     while waiting:
         part = waiting.pop()
         if isinstance(part, (list, tuple, deque, set, frozenset)):

@@ -156,13 +156,14 @@ def canonical(name: Global) -> str:
     return f"{module}.{name.name}"
 
 
-def setters(tree: Tree) -> dict[int, Node]:
-    """cloudpickle completes what it made by calls ``setter(made, state)``: these states, by ``id(made)``."""
-    return {
-        id(call.args[0]): call.args[1]
-        for call in tree.calls
-        if isinstance(call.args, tuple) and len(call.args) == 2 and called(call).startswith("cloudpickle.")
-    }
+def setters(tree: Tree) -> dict[int, dict[str, Node]]:
+    """By ``id(made)``, what cloudpickle sets on a function: the slots in ``setter(made, (_, slots))``."""
+    found = {}
+    for call in tree.calls:
+        match call.args:
+            case (made, (_, Pairs(pairs))) if called(call).startswith("cloudpickle."):
+                found[id(made)] = {key: item for key, item in pairs if isinstance(key, str)}
+    return found
 
 
 def called(call: Call) -> str:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import itertools
 import json
 import pathlib
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch as th
@@ -38,30 +40,18 @@ from sppo.loading.schedules import LeftOut
 Path = str | pathlib.Path | io.BufferedIOBase
 
 
+@dataclass
 class Checked:
-    """A model's file as upstream may see it.
+    """A model's file as upstream may see it."""
 
-    :param found: the file's contents
-    :param given: the caller's replacements
-    :param label: the file's name
-    """
-
-    def __init__(self, found: ModelFile, given: dict[str, Any], label: str) -> None:
-        self._label = label
-        values = dict(found.data)
-        # A model that was loaded with parts missing, and saved again, still misses them.
-        earlier = values.pop("_left_out", None) or {}
-        texts = {printable(key, 80): printable(reason, 300) for key, reason in earlier.items()}
-        self.left_out = found.left_out | {key: texts[key] for key in texts if key not in given}
-        self.needed = {
-            key: reason
-            for key, reason in self.left_out.items()
-            if key.partition(".")[0] in found.names.keys() - RUN_STATE
-        }
-        values |= {key: LeftOut(key, self.needed[key]) for key in self.needed if key in found.schedules}
-        #: every value, under the name of its entry
-        self.custom_objects = {key: given.get(key, value) for key, value in values.items()}
-        self.stream = _written_anew(found, list(values))
+    label: str
+    #: the file written anew
+    stream: io.BytesIO
+    #: every value, under the name of its entry
+    custom_objects: dict[str, Any]
+    #: name -> why it is missing; and those of them that training needs
+    left_out: dict[str, str]
+    needed: dict[str, str]
 
     def finish(self, model: BaseAlgorithm) -> None:
         """Tell the user once what is missing, and the model, so that training can ask for it."""
@@ -70,11 +60,26 @@ class Checked:
         if self.left_out:
             parts = "; ".join(f"{key}: {reason}" for key, reason in self.left_out.items())
             warnings.warn(
-                f"{self._label}: left out, because it cannot be restored without running the file's code: "
+                f"{self.label}: left out, because it cannot be restored without running the file's code: "
                 f"{parts}. Prediction works without. Give what training needs with custom_objects, or load a "
                 "file that you trust with trust=True; `python -m sppo inspect` shows the file's contents",
                 stacklevel=3,
             )
+
+
+def _as_checked(found: ModelFile, given: Mapping[str, object], label: str) -> Checked:
+    values = dict(found.data)
+    # A model that was loaded with parts missing, and saved again, still misses them.
+    earlier = values.pop("_left_out", None)
+    left_out = dict(found.left_out)
+    for key, reason in itertools.islice(earlier.items() if isinstance(earlier, dict) else (), 100):
+        if isinstance(key, str) and isinstance(reason, str) and key not in given:
+            left_out[printable(key, 80)] = printable(reason, 300)
+    trained = found.names.keys() - RUN_STATE
+    needed = {key: reason for key, reason in left_out.items() if key.partition(".")[0] in trained}
+    values |= {key: LeftOut(key, needed[key]) for key in needed if key in found.schedules}
+    custom_objects = {key: given.get(key, value) for key, value in values.items()}
+    return Checked(label, _written_anew(found, list(values)), custom_objects, left_out, needed)
 
 
 def _written_anew(found: ModelFile, names: list[str]) -> io.BytesIO:
@@ -122,7 +127,7 @@ def checked(
     with refused(label):
         found = read_model_file(raw, settable(cls), given)
         require_essentials(found)
-        ready = Checked(found, given, label)
+        ready = _as_checked(found, given, label)
         n_envs = found.data.get("n_envs") if env is None else getattr(env, "num_envs", 1)
         charge_model(ready.custom_objects | changes, int(n_envs or 1), found.budget)
         with NetworkBudget(found.weights_bytes, found.budget):
@@ -138,7 +143,7 @@ def fitting_weights(path: Path, model: BaseAlgorithm) -> Iterator[dict[str, Any]
     raw, label = read_bytes(path, "zip")
     before = copy.deepcopy(model.get_parameters())
     with refused(label):
-        found = read_model_file(raw, {}, with_data=False)
+        found = read_model_file(raw, {}, {}, with_data=False)
         for name, values in found.weights.items():
             if name not in before:
                 raise NotRestorable(f"this model has no {name}")

@@ -20,7 +20,7 @@ from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, Line
 
 from sppo.loading import allowlist
 from sppo.loading.errors import NotRestorable
-from sppo.loading.pickletree import Call, Global, Pairs
+from sppo.loading.pickletree import Call, Global
 from sppo.loading.rebuild import Rebuilder, builds
 
 SCHEDULE_KEYS = ("learning_rate", "clip_range", "clip_range_vf", "eta", "kl_budget", "critic_learning_rate")
@@ -178,14 +178,14 @@ def _stored(rebuilder: Rebuilder, call: Call) -> StoredSchedule:
 @builds("cloudpickle._make_function")
 def _function(rebuilder: Rebuilder, call: Call) -> Schedule:
     """A function that cloudpickle wrote with its code: one of :data:`_CLOSURES`, or of the program itself."""
-    match rebuilder.setters.get(id(call)), call.args:
-        # What cloudpickle sets on a function after making it; the code is made by a call whose last
-        # arguments are the names of variables.
-        case (_, Pairs(pairs)), (Call(args=(*_, tuple(variables), _)), *_):
-            slots = {key: item for key, item in pairs if isinstance(key, str)}
-        case _:
-            slots, variables = {}, ()
+    slots = rebuilder.setters.get(id(call), {})
     module, name, cells = slots.get("__module__"), slots.get("__qualname__"), slots.get("__closure__") or ()
+    match call.args:
+        # The code is made by a call whose last arguments are the names of variables.
+        case (Call(args=(*_, tuple(variables), _)), *_):
+            pass
+        case _:
+            variables = ()
     if not isinstance(module, str) or not isinstance(name, str) or not isinstance(cells, tuple):
         raise NotRestorable("a function comes with its code, which is not run")
     values = {}

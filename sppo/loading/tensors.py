@@ -20,20 +20,7 @@ from sppo.loading.errors import LoadError, NotRestorable
 from sppo.loading.pickletree import Call, Global, parse
 from sppo.loading.rebuild import Rebuilder, builds
 
-_STORAGES = {
-    "DoubleStorage": th.float64,
-    "FloatStorage": th.float32,
-    "HalfStorage": th.float16,
-    "BFloat16Storage": th.bfloat16,
-    "LongStorage": th.int64,
-    "IntStorage": th.int32,
-    "ShortStorage": th.int16,
-    "CharStorage": th.int8,
-    "ByteStorage": th.uint8,
-    "BoolStorage": th.bool,
-    "ComplexFloatStorage": th.complex64,
-    "ComplexDoubleStorage": th.complex128,
-}
+_STORAGES = {name: dtype for dtype, name in th.storage._dtype_to_storage_type_map().items() if name[0] != "Q"}
 _MAX_DIMENSIONS = 16
 
 
@@ -48,13 +35,13 @@ def read_tensors(data: bytes, budget: Budget) -> tuple[object, int]:
     :raises NotRestorable: if it holds anything but tensors and plain values
     """
     archive = Archive(data, budget)
-    pickles = [name for name in archive.names if name.count("/") == 1 and name.endswith("/data.pkl")]
+    pickles = [name for name in archive.sizes if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(pickles) != 1:
         raise LoadError("it was not written by torch.save in the format since torch 1.6")
     prefix = pickles[0].removesuffix("data.pkl")
-    if f"{prefix}constants.pkl" in archive.names:
+    if f"{prefix}constants.pkl" in archive.sizes:
         raise LoadError("it is a TorchScript program, not a set of weights")
-    if f"{prefix}byteorder" in archive.names and archive.read(f"{prefix}byteorder") != b"little":
+    if f"{prefix}byteorder" in archive.sizes and archive.read(f"{prefix}byteorder") != b"little":
         raise LoadError("its numbers are not little-endian")
     storages: dict[str, th.Tensor] = {}
 
@@ -65,11 +52,11 @@ def read_tensors(data: bytes, budget: Budget) -> tuple[object, int]:
                 dtype, member = _STORAGES[kind], f"{prefix}data/{key}"
             case _:
                 raise NotRestorable("it has tensors of an unexpected kind")
-        if member not in archive.names:
+        if member not in archive.sizes:
             raise NotRestorable("it has tensors without numbers")
         if member not in storages:
             # The numbers are copied once here, written anew, and read again by upstream.
-            budget.memory(3 * archive.size(member))
+            budget.memory(3 * archive.sizes[member])
             storages[member] = _flat_tensor(archive.read(member), dtype)
         found = storages[member]
         if found.dtype != dtype or len(found) != count:
