@@ -78,7 +78,7 @@ class SafeLoading(OnPolicyAlgorithm):
 
     def set_parameters(
         self,
-        load_path_or_dict: Any,
+        load_path_or_dict: str | pathlib.Path | io.BufferedIOBase | dict[str, Any],
         exact_match: bool = True,
         device: th.device | str = "auto",
     ) -> None:

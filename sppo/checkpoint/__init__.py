@@ -10,7 +10,7 @@ Checkpoints contain pickles: resume only from files that you trust.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sppo.checkpoint.files import CheckpointError, checkpoints, newest_readable, write_atomically
 
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """On first use, because looking at files needs no torch."""
     if name in __all__:
         from sppo.checkpoint import algorithm, callback, model

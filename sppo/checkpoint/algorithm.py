@@ -7,6 +7,7 @@ import warnings
 from typing import Any, Self
 
 from stable_baselines3.common import logger as sb3_logger
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
@@ -107,11 +108,11 @@ class Checkpointable(OnPolicyAlgorithm):
     def _setup_learn(
         self,
         total_timesteps: int,
-        callback: Any = None,
+        callback: MaybeCallback = None,
         reset_num_timesteps: bool = True,
         tb_log_name: str = "run",
         progress_bar: bool = False,
-    ) -> Any:
+    ) -> tuple[int, BaseCallback]:
         resumption, self._resumption = self._resumption, None
         options = (total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if resumption is None or reset_num_timesteps:

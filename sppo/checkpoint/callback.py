@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
@@ -127,7 +126,7 @@ class ExactCheckpointCallback(BaseCallback):
         return True
 
 
-def checkpoint_callbacks(callback: Any) -> Iterator[ExactCheckpointCallback]:
+def checkpoint_callbacks(callback: object) -> Iterator[ExactCheckpointCallback]:
     """Those among a callback of ``learn``, the members of a list, and what they call in turn."""
     if isinstance(callback, ExactCheckpointCallback):
         yield callback

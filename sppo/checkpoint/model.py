@@ -8,7 +8,7 @@ import os
 import pickle
 import secrets
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -152,11 +152,11 @@ def restore(
 
 
 class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         return _MOVED.get((module, name)) or super().find_class(module, name)
 
 
-def put_back_log(logger: Logger, pending: dict[str, Any] | None) -> None:
+def put_back_log(logger: Logger, pending: Mapping[str, Mapping[str, object]] | None) -> None:
     """Give a logger the values that were recorded but not yet written at the checkpoint."""
     for name, values in (pending or {}).items():
         getattr(logger, f"name_to_{name}").update(values)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,27 +36,25 @@ CLOSED_PACKAGES = frozenset(
     | {"sb3_contrib", "gymnasium", "gym", "cloudpickle", "tensorboard", "setuptools", "pip", "sppo"}
     | set(sys.stdlib_module_names)
 )
-#: Wrappers that place their contents on other devices.
-_EXCLUDED_LAYERS = {"DataParallel"}
-
-
-def _classes(module: types.ModuleType, base: type) -> Iterable[type]:
-    for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, base):
-            yield value
+#: functions with *args or **kwargs, generators and coroutines
+_UNUSUAL = 0x2AC
+_MODULES: tuple[tuple[types.ModuleType, type], ...] = (
+    (th.nn, th.nn.Module),
+    (th.optim, th.optim.Optimizer),
+    (torch_layers, th.nn.Module),
+    *((module, policies.BasePolicy) for module in (policies, maskable_policies, recurrent_policies)),
+    *((module, buffers.BaseBuffer) for module in (buffers, maskable_buffers, recurrent_buffers)),
+)
 
 
 @functools.cache
 def table() -> dict[tuple[str, str], type]:
     """``(module, qualified name)`` -> class, for the classes of the libraries that a file may name."""
-    found = [layer for layer in _classes(th.nn, th.nn.Module) if layer.__name__ not in _EXCLUDED_LAYERS]
-    found += _classes(th.optim, th.optim.Optimizer)
-    found.append(rmsprop_tf_like.RMSpropTFLike)
-    for module in (policies, maskable_policies, recurrent_policies):
-        found += _classes(module, policies.BasePolicy)
-    found += _classes(torch_layers, th.nn.Module)
-    for module in (buffers, maskable_buffers, recurrent_buffers):
-        found += _classes(module, buffers.BaseBuffer)
+    found: list[type] = [rmsprop_tf_like.RMSpropTFLike]
+    for module, base in _MODULES:
+        found += [cls for cls in vars(module).values() if isinstance(cls, type) and issubclass(cls, base)]
+    # It places its contents on other devices.
+    found.remove(th.nn.DataParallel)
     found += [np.dtype(code).type for code in "?bBhHiIlLqQefdFD"]
     return {(cls.__module__, cls.__qualname__): cls for cls in found}
 
@@ -89,20 +87,20 @@ def closure(module: str, name: str, variables: Mapping[str, object]) -> types.Fu
     :raises NotRestorable: if the program has no such function, or it closes over more than plain values
     """
     outer = _imported(module, name.partition(".<locals>.")[0])
-    constants = outer.__code__.co_consts if isinstance(outer, types.FunctionType) else ()
-    plain = all(isinstance(value, ATOMS) for value in variables.values())
-    for code in constants if plain else ():
-        if not isinstance(code, types.CodeType) or code.co_qualname != name:
-            continue
-        # Flags: *args, **kwargs, generators and coroutines.
-        unusual = code.co_argcount != 1 or code.co_kwonlyargcount or code.co_flags & 0x2AC
-        if code.co_freevars == tuple(variables) and not unusual:
+    wanted = (name, tuple(variables), 1, 0)
+    for code in outer.__code__.co_consts if isinstance(outer, types.FunctionType) else ():
+        if (
+            isinstance(code, types.CodeType)
+            and (code.co_qualname, code.co_freevars, code.co_argcount, code.co_kwonlyargcount) == wanted
+            and not code.co_flags & _UNUSUAL
+            and all(isinstance(value, ATOMS) for value in variables.values())
+        ):
             cells = tuple(types.CellType(value) for value in variables.values())
-            return types.FunctionType(code, outer.__globals__, code.co_name, None, cells)
+            return types.FunctionType(code, vars(sys.modules[module]), code.co_name, None, cells)
     raise NotRestorable(f"{module}.{name} is another function in this program")
 
 
-def _imported(module: str, name: str) -> Any:
+def _imported(module: str, name: str) -> types.FunctionType | type:
     """A class or function that is already in memory, looked up without running anybody's ``__getattr__``."""
     if module.partition(".")[0] in CLOSED_PACKAGES and module != "__main__":
         raise NotRestorable(f"{module}.{name} is not among the classes that a file may use")

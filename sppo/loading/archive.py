@@ -25,11 +25,7 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class Archive:
-    """The members of a zip archive that is held in memory.
-
-    :param data: the archive's bytes
-    :param budget: the file's
-    """
+    """The members of a zip archive that is held in memory."""
 
     def __init__(self, data: bytes, budget: Budget) -> None:
         self.budget = budget

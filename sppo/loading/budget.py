@@ -7,13 +7,14 @@ between many places is charged as often as it is copied.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sppo.loading.errors import LoadError
@@ -38,10 +39,7 @@ MAX_ROLLOUT_BYTES = 8 * 2**30
 
 
 class Budget:
-    """What is left of a file's allowance.
-
-    :param file_bytes: the size of the file
-    """
+    """What is left of a file's allowance."""
 
     def __init__(self, file_bytes: int) -> None:
         self.bytes = (SIZE_FACTOR - 1) * file_bytes + FREE_BYTES
@@ -75,9 +73,6 @@ class NetworkBudget(TorchDispatchMode):
     """Within it, new tensors may take a multiple of a file's weights in memory, and no more.
 
     A file says how wide its layers are, and upstream builds the network before it looks at the weights.
-
-    :param weights_bytes: the size of the weights
-    :param budget: the file's
     """
 
     def __init__(self, weights_bytes: int, budget: Budget) -> None:
@@ -85,7 +80,9 @@ class NetworkBudget(TorchDispatchMode):
         self._bytes = NETWORK_FACTOR * weights_bytes + NETWORK_FREE_BYTES
         self._budget = budget
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: Sequence[object] = (), kwargs: dict | None = None
+    ) -> object:
         named = zip((parameter.name for parameter in func._schema.arguments), args, strict=False)
         size = next((value for name, value in named if name == "size"), None)
         if isinstance(size, (list, tuple)):
@@ -105,10 +102,6 @@ def charge_model(data: Mapping[str, Any], n_envs: int, budget: Budget) -> None:
     """Account for trying out observations and for rollouts, before upstream allocates them.
 
     Arrays of zeros take memory only when training fills them: they have a limit of their own.
-
-    :param data: the model's parameters
-    :param n_envs: how many environments it is for
-    :param budget: the file's
     """
     observation, action, policy = data["observation_space"], data["action_space"], data["policy_class"]
     kwargs = data.get("policy_kwargs") or {}

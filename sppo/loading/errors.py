@@ -5,7 +5,6 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -31,7 +30,7 @@ class _Brief(reprlib.Repr):
     def repr_int(self, x: int, level: int) -> str:
         return repr(x) if x.bit_length() <= 256 else f"<an integer of {x.bit_length()} bits>"
 
-    def repr_instance(self, x: Any, level: int) -> str:
+    def repr_instance(self, x: object, level: int) -> str:
         if isinstance(x, np.ndarray):
             return f"array of {x.dtype} {x.shape}" if x.size > 8 else repr(x)
         if isinstance(x, spaces.Dict):
@@ -42,7 +41,7 @@ class _Brief(reprlib.Repr):
         return super().repr_instance(x, level)
 
 
-def brief(value: Any, limit: int = 100) -> str:
+def brief(value: object, limit: int = 100) -> str:
     """A value in at most ``limit`` characters, made without writing it out in full."""
     return printable(_Brief().repr(value), limit)
 
@@ -65,7 +64,6 @@ class NotRestorable(Exception):
 def refused(label: str, advice: str = "") -> Iterator[None]:
     """Whatever senseless contents raise inside becomes a :class:`LoadError` that names the file.
 
-    :param label: the file, or a part of it
     :param advice: what to tell the user besides the reason, if that is not told yet
     """
     try:

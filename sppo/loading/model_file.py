@@ -128,7 +128,6 @@ def read_model_file(
 ) -> ModelFile:
     """Read a model's file.
 
-    :param raw: the file's bytes
     :param names: what the file may set, see :func:`settable`
     :param given: what the caller has in place of entries; those are not looked at
     :param with_data: whether to read more than the weights

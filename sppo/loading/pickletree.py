@@ -28,6 +28,7 @@ ATOMS = (type(None), bool, int, float, str, bytes)
 #: What refers to things outside of the file, and what only picklers of Python 2 wrote.
 _REFUSED = {"EXT1", "EXT2", "EXT4", "PERSID", "NEXT_BUFFER", "READONLY_BUFFER", "INST", "OBJ", "DICT"}
 _NEWEST_PROTOCOL = 5
+_MAX_NAME = 1000
 
 
 @dataclass(eq=False, slots=True)
@@ -92,8 +93,6 @@ class Tree:
 def parse(data: bytes, budget: Budget) -> Tree:
     """The tree behind one pickle.
 
-    :param data: the pickle
-    :param budget: the file's
     :raises ValueError: if ``data`` is no well-formed pickle
     """
     budget.memory(3 * len(data))
@@ -135,6 +134,8 @@ class _Recorder(pickle._Unpickler):
         self.globals: list[Global] = []
 
     def find_class(self, module: str, name: str) -> Global:
+        if len(module) + len(name) > _MAX_NAME:
+            raise ValueError("it names something in more than 1000 characters")
         self.globals.append(Global(module, name))
         return self.globals[-1]
 

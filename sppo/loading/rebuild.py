@@ -26,6 +26,8 @@ from sppo.loading.pickletree import ATOMS, Call, Global, Node, Pairs, Tree
 Builder = Callable[["Rebuilder", Call], object]
 #: by the name of the function or class that the file would call
 BUILDERS: dict[str, Builder] = {}
+#: an object's attributes
+State = dict[str, Any]
 
 _MAX_DEPTH = 60
 #: Longer ones cannot even be printed.
@@ -57,7 +59,6 @@ def builds(*names: str) -> Callable[[Builder], Builder]:
 class Rebuilder:
     """Turns the nodes of one tree into objects; one that occurs twice is made, and paid for, twice.
 
-    :param tree: a parsed pickle
     :param builders: more builders
     """
 
@@ -136,7 +137,7 @@ class Rebuilder:
             raise NotRestorable(f"{call} is changed in an unexpected way")
         return self.value(call.states[0]) if call.states else None
 
-    def attributes(self, call: Call) -> dict[str, Any]:
+    def attributes(self, call: Call) -> State:
         """The attributes of an object made without arguments, but for random generators."""
         self.arguments(call, 0)
         match call:
@@ -162,7 +163,8 @@ def setters(tree: Tree) -> dict[int, dict[str, Node]]:
     for call in tree.calls:
         match call.args:
             case (made, (_, Pairs(pairs))) if called(call).startswith("cloudpickle."):
-                found[id(made)] = {key: item for key, item in pairs if isinstance(key, str)}
+                # It writes ten; many calls may share a long list of them.
+                found[id(made)] = {key: item for key, item in pairs[:20] if isinstance(key, str)}
     return found
 
 
@@ -275,41 +277,41 @@ def _choices(value: object) -> int:
     return int(value)
 
 
-def _box(state: Mapping[str, Any]) -> spaces.Box:
+def _box(state: State) -> spaces.Box:
     low, high, dtype = state["low"], state["high"], state["dtype"]
     if not low.shape == high.shape == state.get("_shape", state.get("shape")):
         raise NotRestorable("a Box has bounds of another shape than its own")
     return spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype.type)
 
 
-def _discrete(state: Mapping[str, Any]) -> spaces.Discrete:
+def _discrete(state: State) -> spaces.Discrete:
     dtype = state.get("dtype")
     kind = dtype.type if isinstance(dtype, np.dtype) and dtype.kind in "iu" else np.int64
     return spaces.Discrete(_choices(state["n"]), start=_choices(state.get("start", 0)), dtype=kind)
 
 
-def _multi_discrete(state: Mapping[str, Any]) -> spaces.MultiDiscrete:
+def _multi_discrete(state: State) -> spaces.MultiDiscrete:
     nvec = state["nvec"]
     if nvec.dtype.kind not in "iu" or nvec.max(initial=0) > _MAX_CHOICES:
         raise NotRestorable("a MultiDiscrete has malformed sizes")
     return spaces.MultiDiscrete(nvec, dtype=nvec.dtype.type, start=state.get("start"))
 
 
-def _multi_binary(state: Mapping[str, Any]) -> spaces.MultiBinary:
+def _multi_binary(state: State) -> spaces.MultiBinary:
     n = state["n"]
     sizes = [_choices(size) for size in (n if isinstance(n, (tuple, list, np.ndarray)) else [n])]
     _choices(math.prod(sizes))
     return spaces.MultiBinary(sizes if isinstance(n, (tuple, list, np.ndarray)) else sizes[0])
 
 
-def _dict(state: Mapping[str, Any]) -> spaces.Dict:
+def _dict(state: State) -> spaces.Dict:
     # An OrderedDict keeps the order of the file.
     made = spaces.Dict(OrderedDict(state["spaces"]))
     made.sort_keys = bool(state.get("sort_keys", True))
     return made
 
 
-_BY_STATE: dict[type[spaces.Space], Callable[[Mapping[str, Any]], spaces.Space]] = {
+_BY_STATE: dict[type[spaces.Space], Callable[[State], spaces.Space]] = {
     spaces.Box: _box,
     spaces.Discrete: _discrete,
     spaces.MultiDiscrete: _multi_discrete,
@@ -332,7 +334,7 @@ def _space(cls: type[spaces.Space], rebuilder: Rebuilder, call: Call) -> spaces.
         if array.ndim > _MAX_SPACE_DIMENSIONS:
             raise NotRestorable(f"a space has more than {_MAX_SPACE_DIMENSIONS} dimensions")
         rebuilder.budget.memory(_BYTES_PER_ELEMENT * array.size)
-        rebuilder.budget.work(min(array.size, 8000) // 20)
+        rebuilder.budget.work(50 + min(array.size, 8000) // 20)
     known = _BY_STATE[base](state)
     if cls is base:
         return known

@@ -105,23 +105,19 @@ def _written_anew(found: ModelFile, names: list[str]) -> io.BytesIO:
 def checked(
     cls: type[BaseAlgorithm],
     path: Path,
-    env: Any,
-    custom_objects: dict[str, Any] | None,
-    changes: dict[str, Any],
+    env: object,
+    custom_objects: Mapping[str, object] | None,
+    changes: Mapping[str, object],
 ) -> Iterator[Checked]:
     """Read a file safely; upstream's ``load`` is to be called inside.
 
-    :param cls: the class of the model to be
-    :param path: the file
-    :param env: the environment that the caller gives, or ``None``
-    :param custom_objects: the caller's replacements of the file's entries
-    :param changes: the parameters that the caller changes after loading
     :raises LoadError: if the file is damaged or hostile, or does not fit; it names the file
     """
     if custom_objects is not None and not isinstance(custom_objects, dict):
         raise ValueError("custom_objects argument must be a dict or None")
+    own = custom_objects or {}
     # Upstream compares the policy's arguments that it is given with those of the file.
-    given = {key: value for key, value in changes.items() if key != "policy_kwargs"} | (custom_objects or {})
+    given = {key: value for key, value in {**changes, **own}.items() if key in own or key != "policy_kwargs"}
     raw, label = read_bytes(path, "zip")
     # Senseless values that passed the checks meet upstream's code inside.
     with refused(label):
@@ -129,7 +125,7 @@ def checked(
         require_essentials(found)
         ready = _as_checked(found, given, label)
         n_envs = found.data.get("n_envs") if env is None else getattr(env, "num_envs", 1)
-        charge_model(ready.custom_objects | changes, int(n_envs or 1), found.budget)
+        charge_model({**ready.custom_objects, **changes}, int(n_envs or 1), found.budget)
         with NetworkBudget(found.weights_bytes, found.budget):
             yield ready
 

@@ -28,11 +28,7 @@ SCHEDULE_KEYS = ("learning_rate", "clip_range", "clip_range_vf", "eta", "kl_budg
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Stands in for a schedule that could not be restored; ``learn`` refuses to start with one.
-
-    :param name: the parameter
-    :param reason: why it could not be restored
-    """
+    """Stands in for a schedule that could not be restored; ``learn`` refuses to start with one."""
 
     name: str
     reason: str

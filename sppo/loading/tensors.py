@@ -29,8 +29,6 @@ def read_tensors(data: bytes, budget: Budget) -> tuple[object, int]:
 
     Tensors are on the CPU, in dictionaries, lists and tuples.
 
-    :param data: the archive's bytes
-    :param budget: the file's
     :raises LoadError: if the archive is damaged
     :raises NotRestorable: if it holds anything but tensors and plain values
     """
