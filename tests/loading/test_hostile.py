@@ -361,6 +361,24 @@ def test_errors_name_the_file_and_the_reason(tmp_path: Path) -> None:
         assert str(path) in str(caught.value)
 
 
+def test_inspect_shows_calls_whose_results_are_thrown_away() -> None:
+    lines, complete = report(with_entry(MODEL, "seed", payloads("marker")["popped"]), "file")
+    assert not complete
+    assert "calls os.system('touch marker')" in "\n".join(lines)
+
+
+def test_long_names_and_shared_arguments_are_not_copied() -> None:
+    """Each of many calls would copy a name of a megabyte, or a list of 100,000 arguments."""
+    long = b"X" + struct.pack("<I", 10**6) + b"a" * 10**6 + b"q\x00"
+    named = PROTO + long + b"0(" + b"h\x00h\x00\x93)R" * 10_000 + b"l."
+    arguments = b"(" + b"N" * 100_000 + b"tq\x000" + name("os", "system") + b"q\x010("
+    shared = PROTO + arguments + b"h\x01h\x00R" * 50_000 + b"l."
+    for pickle_, reason in ((named, "1000 characters"), (shared, "os.system")):
+        lines, complete = report(with_entry(MODEL, "seed", pickle_), "file")
+        assert not complete
+        assert reason in "\n".join(lines)
+
+
 def test_the_terminal_is_not_rewritten() -> None:
     raw = packed(
         {**members(MODEL), "_stable_baselines3_version": b"\x1b[2J2.9", "system_info.txt": b"\x1b]0;x\x07"}
