@@ -89,7 +89,7 @@ class TrustRegion:
 
 @dataclass(frozen=True)
 class EtaController:
-    """Steers ``eta`` so that an update just reaches its trust region: smaller after one that was put back.
+    """Steers ``eta`` so that an update ends just inside its trust region: less after one that was put back.
 
     For small steps the divergence grows with the square of ``eta``, hence the root.
     """
@@ -100,7 +100,7 @@ class EtaController:
 
     def __call__(self, eta: float, region: TrustRegion) -> float:
         """The next ``eta``, after an update with this one."""
-        room = math.sqrt(region.budget / region.kl) if region.kl > 0 else math.inf
+        room = math.sqrt(CLOSE * region.budget / region.kl) if region.kl > 0 else math.inf
         factor = 1 / self.rate if region.reached else min(room, self.rate)
         return min(max(eta * factor, self.low), self.high)
 

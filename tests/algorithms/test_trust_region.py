@@ -281,7 +281,8 @@ def region_at(kl: float, reached: bool) -> TrustRegion:
 def test_eta_is_steered_within_bounds() -> None:
     steer = EtaController()
     assert steer(1.0, region_at(0.02, True)) == pytest.approx(1 / 1.5)
-    assert steer(1.0, region_at(0.0128, False)) == pytest.approx(1.25)
+    assert steer(1.0, region_at(0.95 * 0.0128, False)) == pytest.approx(1.25)
+    assert steer(1.0, region_at(0.95 * 0.02, False)) == pytest.approx(1.0)
     assert steer(1.0, region_at(1e-9, False)) == pytest.approx(1.5)
     assert steer(1.0, region_at(0.0, False)) == pytest.approx(1.5)
     assert steer(steer.high, region_at(0.0, False)) == steer.high
