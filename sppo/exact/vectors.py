@@ -16,8 +16,10 @@ from itertools import product
 from typing import Any
 
 from llvmlite import ir
+from llvmlite.ir import IRBuilder, Value
 from numba import extending, types
 from numba.core.base import BaseContext
+from numba.core.types import Type
 from numba.core.typing import Signature
 from numba.extending import lower_builtin, models, register_model, type_callable
 
@@ -27,9 +29,10 @@ from sppo.compiled import njit
 intrinsic: Any = extending.intrinsic
 
 #: What a Vector is while kernels are written; llvmlite is untyped.
-Vector = ir.Value
-#: What numba's extension points take: a type, and the function that emits the instructions.
-Lowering = tuple[Signature, Callable[..., ir.Value]]
+Vector = Value
+#: What emits instructions, and what Numba's extension points take: a type with its emitter.
+Emitter = Callable[..., Value]
+Lowering = tuple[Signature, Emitter]
 #: States per vector.
 WIDTH = 8
 
@@ -39,7 +42,7 @@ _INTEGERS = ir.VectorType(ir.IntType(64), WIDTH)
 _FUSE = ("contract",)
 
 
-class VectorType(types.Type):
+class VectorType(Type):
     """Numba type of a vector of eight doubles."""
 
     def __init__(self) -> None:
@@ -51,40 +54,36 @@ VECTOR = VectorType()
 
 @register_model(VectorType)
 class _VectorModel(models.PrimitiveModel):
-    def __init__(self, dmm: object, fe_type: types.Type) -> None:
+    def __init__(self, dmm: object, fe_type: Type) -> None:
         super().__init__(dmm, fe_type, _DOUBLES)
 
 
-def _shuffled(builder: ir.IRBuilder, vector: ir.Value, lanes: list[int]) -> ir.Value:
+def _shuffled(builder: IRBuilder, vector: Value, lanes: list[int]) -> Value:
     return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), lanes))
 
 
-def _spread(builder: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
+def _spread(builder: IRBuilder, scalar: Value) -> Value:
     single = builder.insert_element(ir.Constant(_DOUBLES, ir.Undefined), scalar, ir.IntType(32)(0))
     return _shuffled(builder, single, [0] * WIDTH)
 
 
-def _integers(value: int) -> ir.Value:
+def _integers(value: int) -> Value:
     return ir.Constant(_INTEGERS, [value] * WIDTH)
 
 
-def _lower(
-    operation: Callable[..., object], result: types.Type, arguments: int, emit: Callable[..., ir.Value]
-) -> None:
+def _lower(operation: Emitter, result: Type, arguments: int, emit: Emitter) -> None:
     """Make ``operation`` known to Numba for Vectors, or for Vectors and floats, which are spread."""
 
-    def typed(*kinds: types.Type) -> types.Type | None:
+    def typed(*kinds: Type) -> Type | None:
         known = all(kind == VECTOR or isinstance(kind, types.Float) for kind in kinds)
         return result if known and VECTOR in kinds else None
 
-    def lowered(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: ir.Value
-    ) -> ir.Value:
+    def lowered(context: BaseContext, builder: IRBuilder, signature: Signature, values: Value) -> Value:
         kinds = zip(values, signature.args, strict=True)
         return emit(builder, *(v if kind == VECTOR else _spread(builder, v) for v, kind in kinds))
 
     # Numba wants to see the number of arguments
-    arity: dict[int, Callable[..., types.Type | None]] = {
+    arity: dict[int, Callable[..., Type | None]] = {
         1: lambda a: typed(a),
         2: lambda a, b: typed(a, b),
         4: lambda a, b, c, d: typed(a, b, c, d),
@@ -95,12 +94,12 @@ def _lower(
         lower_builtin(operation, *kinds)(lowered)
 
 
-for _operator, _instruction in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul")):
-    _lower(_operator, VECTOR, 2, lambda b, x, y, name=_instruction: getattr(b, name)(x, y, flags=_FUSE))
-_lower(operator.truediv, VECTOR, 2, lambda builder, x, y: builder.fdiv(x, y, flags=_FUSE))
+_OPERATORS = {"fadd": operator.add, "fsub": operator.sub, "fmul": operator.mul, "fdiv": operator.truediv}
+for _name, _operator in _OPERATORS.items():
+    _lower(_operator, VECTOR, 2, lambda b, x, y, name=_name: getattr(b, name)(x, y, flags=_FUSE))
 
 
-def _operation(result: types.Type, arguments: int) -> Callable[[Any], Any]:
+def _operation(result: Type, arguments: int) -> Callable[[Any], Any]:
     """The decorated function emits its own instructions: its first argument is LLVM's builder."""
 
     def register(emit: Any) -> Any:
@@ -111,26 +110,26 @@ def _operation(result: types.Type, arguments: int) -> Callable[[Any], Any]:
 
 
 @_operation(VECTOR, 2)
-def maximum(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+def maximum(builder: IRBuilder, a: Value, b: Value) -> Value:
     """Lane by lane maximum."""
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
 @_operation(VECTOR, 4)
-def where_less(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, yes: ir.Value, no: ir.Value) -> ir.Value:
+def where_less(builder: IRBuilder, a: Value, b: Value, yes: Value, no: Value) -> Value:
     """``yes`` in the lanes where a < b, ``no`` in the others."""
     return builder.select(builder.fcmp_ordered("<", a, b), yes, no)
 
 
 @_operation(types.boolean, 2)
-def differs(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+def differs(builder: IRBuilder, a: Value, b: Value) -> Value:
     """Whether any lane of a differs from b's."""
     lanes = builder.bitcast(builder.fcmp_unordered("!=", a, b), ir.IntType(WIDTH))
     return builder.icmp_unsigned("!=", lanes, ir.IntType(WIDTH)(0))
 
 
 @_operation(types.float64, 1)
-def total(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
+def total(builder: IRBuilder, vector: Value) -> Value:
     """Sum of the eight lanes, pairwise."""
     for half in (4, 2, 1):
         vector = builder.fadd(vector, _shuffled(builder, vector, [(i + half) % WIDTH for i in range(WIDTH)]))
@@ -138,19 +137,14 @@ def total(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
 
 
 @intrinsic
-def splat(typingctx: BaseContext, scalar: types.Type) -> Lowering:
+def splat(typingctx: BaseContext, scalar: Type) -> Lowering:
     """A vector of one number."""
     return VECTOR(types.float64), lambda context, builder, signature, args: _spread(builder, args[0])
 
 
 def _address(
-    context: BaseContext,
-    builder: ir.IRBuilder,
-    kind: types.Type,
-    array: ir.Value,
-    row: ir.Value,
-    column: ir.Value,
-) -> ir.Value:
+    context: BaseContext, builder: IRBuilder, kind: Type, array: Value, row: Value, column: Value
+) -> Value:
     """Address of array[row, column] of a C-contiguous matrix."""
     view = context.make_array(kind)(context, builder, array)
     index = builder.add(builder.mul(row, builder.extract_value(view.shape, 1)), column)
@@ -158,22 +152,20 @@ def _address(
 
 
 @intrinsic
-def load(typingctx: BaseContext, array: types.Type, row: types.Type, column: types.Type) -> Lowering:
+def load(typingctx: BaseContext, array: Type, row: Type, column: Type) -> Lowering:
     """``load(x, i, j)``: the eight numbers x[i, j], ..., x[i, j + 7] of a C-contiguous matrix."""
 
-    def emit(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: ir.Value) -> ir.Value:
+    def emit(context: BaseContext, builder: IRBuilder, signature: Signature, args: Value) -> Value:
         return builder.load(_address(context, builder, signature.args[0], *args), align=8)
 
     return VECTOR(array, types.intp, types.intp), emit
 
 
 @intrinsic
-def store(
-    context: BaseContext, array: types.Type, row: types.Type, column: types.Type, vector: Any
-) -> Lowering:
+def store(context: BaseContext, array: Type, row: Type, column: Type, vector: Type) -> Lowering:
     """``store(x, i, j, v)``: x[i, j : j + 8] = v."""
 
-    def emit(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: ir.Value) -> ir.Value:
+    def emit(context: BaseContext, builder: IRBuilder, signature: Signature, args: Value) -> Value:
         builder.store(args[3], _address(context, builder, signature.args[0], *args[:3]), align=8)
         return context.get_dummy_value()
 
@@ -204,18 +196,18 @@ _pasted = njit(cache=False, forceinline=True, no_cpython_wrapper=True, no_cfunc_
 
 
 @_operation(VECTOR, 1)
-def _power_of_two(builder: ir.IRBuilder, shifted: ir.Value) -> ir.Value:
+def _power_of_two(builder: IRBuilder, shifted: Value) -> Value:
     """2^k of k + _ROUND."""
     exponent = builder.shl(builder.bitcast(shifted, _INTEGERS), _integers(52))
     return builder.bitcast(builder.add(exponent, _integers(_ONE_BITS)), _DOUBLES)
 
 
-def _centred_bits(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+def _centred_bits(builder: IRBuilder, x: Value) -> Value:
     return builder.add(builder.bitcast(x, _INTEGERS), _integers(_ONE_BITS - _SQRT_HALF_BITS))
 
 
 @_operation(VECTOR, 1)
-def _exponent(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+def _exponent(builder: IRBuilder, x: Value) -> Value:
     """k of x = 2^k m with m in [√½, √2)."""
     # 64-bit integers have no vector conversion to doubles on many machines; the 2**52 trick has
     bits = builder.or_(builder.lshr(_centred_bits(builder, x), _integers(52)), _integers(_INTEGER_BITS))
@@ -223,14 +215,14 @@ def _exponent(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 @_operation(VECTOR, 1)
-def _mantissa(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+def _mantissa(builder: IRBuilder, x: Value) -> Value:
     """m of x = 2^k m with m in [√½, √2)."""
     bits = builder.and_(_centred_bits(builder, x), _integers(_MANTISSA_MASK))
     return builder.bitcast(builder.add(bits, _integers(_SQRT_HALF_BITS)), _DOUBLES)
 
 
 @_pasted
-def exp(x: ir.Value) -> ir.Value:
+def exp(x: Value) -> Value:
     """e^x lane by lane for x ≤ 700; below -690 it stays at e^-690 (5e-300), also for -inf.
 
     e^x = 2^k e^r with k = round(x / ln 2) and |r| ≤ ln(2)/2, e^r by a polynomial, pairs of terms first.
@@ -247,7 +239,7 @@ def exp(x: ir.Value) -> ir.Value:
 
 
 @_pasted
-def log(x: ir.Value) -> ir.Value:
+def log(x: Value) -> Value:
     """ln x lane by lane, for normal positive x.
 
     x = 2^k m with m in [√½, √2), and ln m = 2 artanh(f), f = (m - 1)/(m + 1), by its series in f²
