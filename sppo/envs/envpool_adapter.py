@@ -88,7 +88,7 @@ class EnvPoolVecEnv(VecEnv):
     def close(self) -> None:
         self._pool.close()
 
-    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list:
         return [getattr(self, attr_name) for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:

@@ -22,6 +22,7 @@ from sppo.envs.group import EnvFn, registered, step_each
 from sppo.envs.worker_vec_env import WorkerVecEnv
 
 Backend = Literal["auto", "gymnasium", "envpool", "subproc"]
+Options = dict[str, Any] | None
 BACKENDS: tuple[str, ...] = get_args(Backend)
 
 #: what EnvPool does not take
@@ -53,11 +54,11 @@ def make_vec_env(
     start_index: int = 0,
     monitor_dir: str | None = None,
     wrapper_class: Callable[[gym.Env], gym.Env] | None = None,
-    env_kwargs: dict[str, Any] | None = None,
+    env_kwargs: Options = None,
     vec_env_cls: type[DummyVecEnv | SubprocVecEnv] | None = None,
-    vec_env_kwargs: dict[str, Any] | None = None,
-    monitor_kwargs: dict[str, Any] | None = None,
-    wrapper_kwargs: dict[str, Any] | None = None,
+    vec_env_kwargs: Options = None,
+    monitor_kwargs: Options = None,
+    wrapper_kwargs: Options = None,
     *,
     backend: Backend = "auto",
 ) -> VecEnv:
@@ -96,14 +97,14 @@ def make_vec_env(
             # Environments that exist in this process only; what is wrong with them otherwise shows here.
             return InProcessVecEnv(env_fns, **options)
 
-    kind: Any = vec_env_cls or InProcessVecEnv
+    kind: Callable[..., VecEnv] = vec_env_cls or InProcessVecEnv
     if backend == "subproc" or (
         backend == "auto" and vec_env_cls is None and _gains_from_processes(env_id, n_envs, env_kwargs)
     ):
         kind = in_processes
     return env_util.make_vec_env(
         *(env_id, n_envs, seed, start_index, monitor_dir, wrapper_class, env_kwargs),
-        *(kind, vec_env_kwargs, monitor_kwargs, wrapper_kwargs),
+        *(kind, vec_env_kwargs, monitor_kwargs, wrapper_kwargs),  # type: ignore[arg-type]
     )
 
 
@@ -141,9 +142,7 @@ def _is_whole(value: object, smallest: int) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= smallest)
 
 
-def _gains_from_processes(
-    env_id: str | Callable[..., gym.Env], n_envs: int, env_kwargs: dict[str, Any] | None
-) -> bool:
+def _gains_from_processes(env_id: str | Callable[..., gym.Env], n_envs: int, env_kwargs: Options) -> bool:
     """Whether the time that further processes save per step is more than their meeting costs."""
     processes = min(available_processes(), n_envs)
     # A function may make something too dear to try.

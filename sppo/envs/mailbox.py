@@ -2,7 +2,7 @@
 
 A number says which question was asked last and another which was answered last; each is written by one
 process, after its message. So an interrupt (Ctrl-C) at any moment leaves a question that was asked or was
-not, and an answer can be read again until the next question. Looking at the numbers costs a hundredth of
+not, and an answer can be read again until the next question. Looking at the numbers costs a tenth of
 asking the system, and a step of fast environments waits for it twice; the socket wakes a sleeping worker
 and tells that the other process has ended.
 """

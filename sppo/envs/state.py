@@ -148,9 +148,9 @@ class StatefulEnv(gym.Wrapper):
         restore_environment(self, captured)
 
 
-def _play(env: gym.Env, actions: list[Any]) -> list[Any]:
+def _play(env: gym.Env, actions: list[object]) -> list[object]:
     """What the environment answers to the actions, starting a new episode whenever one ends."""
-    answers: list[Any] = []
+    answers: list[object] = []
     for action in actions:
         observation, reward, terminated, truncated, _ = env.step(action)
         ended = bool(terminated or truncated)
@@ -161,7 +161,7 @@ def _play(env: gym.Env, actions: list[Any]) -> list[Any]:
     return answers
 
 
-def _attributes(chain: list[gym.Env]) -> Iterator[tuple[int, str, Any]]:
+def _attributes(chain: list[gym.Env]) -> Iterator[tuple[int, str, object]]:
     """The attributes that are, or may hold, state: (layer's index, name, value)."""
     for index, layer in enumerate(chain):
         for name, value in vars(layer).items():
@@ -209,7 +209,7 @@ def _dumps(state: object, live: _Live) -> bytes:
 
 def _loads(captured: bytes, chain: list[gym.Env]) -> Any:
     class Unpickler(pickle.Unpickler):
-        def persistent_load(self, pid: Any) -> object:
+        def persistent_load(self, pid: tuple) -> object:
             layer = chain[pid[1]]
             return layer if pid[0] == "layer" else getattr(layer, pid[2], None)
 

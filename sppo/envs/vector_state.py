@@ -15,11 +15,12 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
 from sppo.envs.factory import InProcessVecEnv
-from sppo.envs.group import EnvGroup
+from sppo.envs.group import EnvFn, EnvGroup
 from sppo.envs.state import UncapturableError
 from sppo.envs.worker import WorkerProcess
 from sppo.envs.worker_vec_env import WorkerVecEnv
 
+State = dict[str, Any]
 #: What a new vectorised environment has of its own and keeps.
 _OWN = {"venv", "envs", "class_attributes", "metadata", "render_mode", "results_writer"}
 _OWN |= {"action_space", "observation_space"}
@@ -29,7 +30,7 @@ _STEPPERS = {cls.__name__: cls for cls in (DummyVecEnv, InProcessVecEnv, WorkerV
 _STEPPERS_STATE = ("_seeds", "_options", "reset_infos")
 
 
-def capture_vector(venv: VecEnv) -> dict[str, Any]:
+def capture_vector(venv: VecEnv) -> State:
     """Everything about a vectorised environment that its next step depends on.
 
     ``"environments"`` is ``None`` where the simulators cannot be captured; ``"uncaptured"`` then says
@@ -38,7 +39,7 @@ def capture_vector(venv: VecEnv) -> dict[str, Any]:
     """
     chain = vector_layers(venv)
     left_out: list[str] = []
-    state: dict[str, Any] = {
+    state: State = {
         "types": [type(layer).__name__ for layer in chain],
         "attributes": [_attributes(layer, left_out) for layer in chain],
         "left_out": left_out,
@@ -54,7 +55,7 @@ def capture_vector(venv: VecEnv) -> dict[str, Any]:
     return state
 
 
-def restore_vector(venv: VecEnv, state: dict[str, Any]) -> bool:
+def restore_vector(venv: VecEnv, state: State) -> bool:
     """Put a captured state into an equal vectorised environment.
 
     :return: whether the simulators are back too; if not, the caller has to reset the environment
@@ -92,7 +93,7 @@ def restore_vector(venv: VecEnv, state: dict[str, Any]) -> bool:
     return True
 
 
-def rebuild_vector(state: dict[str, Any]) -> VecEnv | None:
+def rebuild_vector(state: State) -> VecEnv | None:
     """A vectorised environment built as the captured one was; ``None`` if that is not known.
 
     Known are registered environments, in a ``Monitor`` or not, in a ``VecNormalize`` or not: what
@@ -107,7 +108,7 @@ def rebuild_vector(state: dict[str, Any]) -> VecEnv | None:
         env = gym.make(spec)
         return Monitor(env) if monitored else env
 
-    env_fns: Any = [functools.partial(make, *each) for each in recipe["environments"]]
+    env_fns: list[EnvFn] = [functools.partial(make, *each) for each in recipe["environments"]]
     cls = _STEPPERS[recipe["class"]] if isinstance(recipe["class"], str) else recipe["class"]
     venv: VecEnv = cls(env_fns, by_value=[monitor]) if cls is WorkerVecEnv else cls(env_fns)
     return VecNormalize(venv) if recipe["normalized"] else venv
@@ -160,7 +161,7 @@ def _processes(base: VecEnv) -> list[EnvGroup | WorkerProcess]:
     return [EnvGroup(environments)] if all(isinstance(env, gym.Env) for env in environments) else []
 
 
-def _capture_environments(base: VecEnv) -> dict[str, Any]:
+def _capture_environments(base: VecEnv) -> State:
     captured = [process.call("capture") for process in _processes(base)]
     if captured:
         # This process's own generators are the training's.
@@ -179,7 +180,7 @@ def _capture_environments(base: VecEnv) -> dict[str, Any]:
     return {"environments": base.env_method("capture_state")}
 
 
-def _recipe(chain: list[VecEnv]) -> dict[str, Any] | None:
+def _recipe(chain: list[VecEnv]) -> State | None:
     """How to build the environment again, if that can be told from looking at it."""
     # Stable-Baselines3 itself puts VecTransposeImage around image environments, outermost.
     *wrappers, base = [type(layer) for layer in chain if type(layer) is not vec_env.VecTransposeImage]

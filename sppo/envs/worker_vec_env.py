@@ -14,7 +14,6 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -112,7 +111,7 @@ class WorkerVecEnv(VecEnv):
             self._end()
             self._group.close()
 
-    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list:
         return self.env_method("get_wrapper_attr", attr_name, indices=indices)
 
     def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
@@ -120,7 +119,7 @@ class WorkerVecEnv(VecEnv):
 
     def env_method(
         self, method_name: str, *args: object, indices: VecEnvIndices = None, **kwargs: object
-    ) -> list[Any]:
+    ) -> list:
         return self._call("env_method", indices, method_name, *args, **kwargs)
 
     def env_is_wrapped(self, wrapper_class: type, indices: VecEnvIndices = None) -> list[bool]:
@@ -133,11 +132,11 @@ class WorkerVecEnv(VecEnv):
             return [None] * self.num_envs
         return self.env_method("render")
 
-    def _answers(self, received: Sequence[bytes] | None = None) -> list[Any]:
+    def _answers(self, received: Sequence[bytes] | None = None) -> list:
         received = received or [worker.received() for worker in self._workers]
         return [worker.opened(answer) for worker, answer in zip(self._workers, received, strict=True)]
 
-    def _call(self, method: str, indices: VecEnvIndices, *args: object, **kwargs: object) -> list[Any]:
+    def _call(self, method: str, indices: VecEnvIndices, *args: object, **kwargs: object) -> list:
         if self._step is not None and self._step[1] is None:
             # A question takes the place of the answer before.
             self._step = self._step[0], [worker.received() for worker in self._workers]
