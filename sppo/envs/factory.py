@@ -110,9 +110,9 @@ def make_vec_env(
 
 def _sendable(env_id: str | Callable[..., gym.Env], env_fns: list[EnvFn]) -> list[EnvFn]:
     """The functions, with what other processes have to be told of a name that this program has registered."""
-    if not isinstance(env_id, str) or ":" in env_id:
+    spec = copy.copy(gym.registry.get(env_id)) if isinstance(env_id, str) else None
+    if spec is None:
         return env_fns
-    spec = copy.copy(gym.spec(env_id))
     if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
         spec.entry_point = load_env_creator(spec.entry_point)  # type: ignore[assignment]
     return [functools.partial(registered, spec, fn) for fn in env_fns]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -56,7 +55,7 @@ class WorkerVecEnv(VecEnv):
             envs = made(env_fns[own])
             described = n_envs, envs[0].observation_space, envs[0].action_space
             for worker, content in zip(self._workers, contents, strict=True):
-                worker.ask(pickle.dumps((content, worker.places, described)))
+                worker.ask(cloudpickle.dumps((content, worker.places, described)))
             self._group = EnvGroup(envs, own, Board(*described, file=memory))
             self._answers()
             super().__init__(*described)

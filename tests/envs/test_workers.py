@@ -297,7 +297,14 @@ def test_a_script_without_a_main_guard_and_its_own_environments() -> None:
         import gymnasium as gym, numpy as np, sppo
         from tests.envs.chain_env import Counter
 
+        class Line(gym.spaces.Box):
+            pass
+
         class Mine(Counter):
+            def __init__(self):
+                super().__init__()
+                self.observation_space = Line(0.0, np.inf, (1,), np.float32)
+
             def echo(self, value):
                 return (type(self).__name__, value, Point(3))
 
