@@ -18,9 +18,11 @@ import numpy as np
 from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3.common.callbacks import EvalCallback
+from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.algorithms import SPPO, MaskableSPPO, RecurrentSPPO
+from sppo.parameters import LINEAR
 
 try:
     from rl_zoo3 import exp_manager, hyperparams_opt
@@ -82,6 +84,15 @@ class ExperimentManager(exp_manager.ExperimentManager):
                 "the zoo's hyperparameter optimisation evaluates without action masks: "
                 "optimise with --algo sppo, or write the study with sb3-contrib's MaskableEvalCallback"
             )
+
+    @staticmethod
+    def _preprocess_schedules(hyperparams: dict[str, Any]) -> dict[str, Any]:
+        """Turn ``lin_0.03`` into a schedule for our own parameters, too."""
+        for key in ("eta", "kl_budget", "critic_learning_rate"):
+            value = hyperparams.get(key)
+            if isinstance(value, str) and value.startswith(LINEAR):
+                hyperparams[key] = LinearSchedule(float(value.removeprefix(LINEAR)), 0.0, 1.0)
+        return exp_manager.ExperimentManager._preprocess_schedules(hyperparams)
 
     def create_callbacks(self) -> None:
         super().create_callbacks()

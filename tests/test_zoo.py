@@ -64,7 +64,7 @@ def test_masks_reach_training_evaluation_and_enjoy(tmp_path: Path) -> None:
 def test_own_hyperparameters_and_the_zoos_algorithms_still_work(tmp_path: Path) -> None:
     (tmp_path / "mine.yml").write_text(
         "CartPole-v1: {policy: MlpPolicy, n_timesteps: 64, n_steps: 32, batch_size: 16, n_epochs: 1,"
-        " clip_mode: one-sided, eta: 2.0}\n"
+        " clip_mode: one-sided, eta: 2.0, kl_budget: lin_0.1, n_critic_epochs: 2}\n"
     )
     options = ["--env", "CartPole-v1", "-f", "logs", "--eval-freq", "-1"]
     output = zoo(tmp_path, "train", "--algo", "sppo", "--conf-file", "mine.yml", *options)
@@ -74,6 +74,7 @@ def test_own_hyperparameters_and_the_zoos_algorithms_still_work(tmp_path: Path) 
         custom_objects={"learning_rate": 0.0, "lr_schedule": lambda _: 0.0, "clip_range": 0.2},
     )
     assert (model.clip_mode, model.eta(1.0)) == ("one-sided", 2.0)
+    assert (model.kl_budget(0.5), model.n_critic_epochs) == (0.05, 2)
     zoo(tmp_path, "train", "--algo", "ppo", "-n", "64", *options)
     assert (tmp_path / "logs/ppo/CartPole-v1_1/CartPole-v1.zip").is_file()
 

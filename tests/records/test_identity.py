@@ -20,7 +20,7 @@ from sppo.records.published import completed_runs
 from sppo.records.run_files import BOOKKEEPING, PLAN, RunWriter
 from sppo.records.studies import read_records
 from sppo.study.command import select
-from sppo.study.definition import parse_plan, read_plan
+from sppo.study.definition import StudyError, parse_plan, read_plan
 from sppo.surrogates import family, parameter
 
 PUBLISHED = sorted((Path(__file__).parents[2] / "benchmarks" / "results" / "mujoco").glob("*/runs.csv"))
@@ -112,6 +112,49 @@ def test_what_makes_a_difference_is_another_run(monkeypatch: pytest.MonkeyPatch)
     found = {hash_of(line) for line in ("", "fictitious = 0.25", "gamma = 0.9", 'clip_mode = "two-sided"')}
     assert len(found) == 4
     assert hash_of("fictitious = 0.5") == hash_of("")
+
+
+def test_a_divergence_counts_where_there_is_one_and_it_is_exact() -> None:
+    """Runs from before one could say so had the sampled one."""
+    assert hash_of('divergence = "sampled"') == hash_of("")
+    exact, sampled = hash_of("eta = 1.0"), hash_of('eta = 1.0\ndivergence = "sampled"')
+    assert exact != sampled
+    (run,) = parse_plan(TINY + 'eta = 1.0\ndivergence = "sampled"', "tiny.toml").runs
+    config = run.as_dict()
+    del config["parameters"]["divergence"]
+    before = RunConfig.from_dict(config)
+    assert before.hash == sampled
+    assert before.parameters["divergence"] == "sampled"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kl_budget = 0.03",
+        "n_critic_epochs = 30",
+        'critic_learning_rate = "lin_1e-3"',
+        "recompute_advantages = true",
+    ],
+)
+def test_a_trust_region_is_another_run_and_none_is_the_run_of_before(line: str) -> None:
+    assert hash_of(line) != hash_of("")
+    name = line.partition(" ")[0]
+    assert hash_of(f"{name} = false" if name == "recompute_advantages" else f'{name} = "none"') == hash_of("")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('eta = "auto"', "kl_budget=0.03"),
+        ('clip_range = "none"', "kl_budget=0.03"),
+        ("kl_budget = 0", "too small"),
+        ('kl_budget = "auto"', "neither a number"),
+        ("n_critic_epochs = 1.5", "not a whole number"),
+    ],
+)
+def test_impossible_trust_regions_are_named_with_their_line(lines: str, message: str) -> None:
+    with pytest.raises(StudyError, match=message):
+        parse_plan(TINY + lines, "tiny.toml")
 
 
 def test_ppo_has_one_clip_and_a_symmetric_one() -> None:
