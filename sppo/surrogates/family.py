@@ -214,8 +214,8 @@ class SPPO(_Clipped):
             return []
         return [
             "the printed two-sided clip does not pull back a policy that has left its interval, and nothing "
-            'else does (it fails on Hopper and Pendulum): write clip_mode="one-sided", or add a divergence '
-            "with eta=1.0, say"
+            'else does (it fails on Hopper and Pendulum): write clip_mode="one-sided", or add '
+            "kl_budget=0.03, say"
         ]
 
 

@@ -127,3 +127,11 @@ def test_silent_when_asked() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(sppo.check(SPPO("MlpPolicy", venv(action=200.0), **SMALL), warn=False)) == 1
+
+
+def test_many_passes_without_a_budget() -> None:
+    settings = {**SMALL, "n_epochs": 100}
+    model = SPPO("MlpPolicy", make_vec_env("CartPole-v1"), **settings)
+    assert "write kl_budget=0.03" in found(model)
+    for kept in ({"kl_budget": 0.03}, {"target_kl": 0.02}, {"kl_budget": 0.03, "clip_mode": "two-sided"}):
+        assert sppo.check(SPPO("MlpPolicy", make_vec_env("CartPole-v1"), **settings, **kept)) == []
