@@ -295,7 +295,6 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
                 self._finite_guard.record(self, int(not finite), 1)
                 if not halves.count():
                     break
-            halves.end_pass()
             self._n_updates += 1
             if not continue_training:
                 break
@@ -378,6 +377,7 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
         statistics: UpdateStatistics,
     ) -> None:
         """Steer ``eta``; record upstream's keys, then what shows how the surrogate behaves."""
+        halves.look()
         if self.eta == AUTO and halves.region is not None:
             self.auto_eta = EtaController()(self.auto_eta, halves.region)
         values, returns = self.rollout_buffer.values.flatten(), self.rollout_buffer.returns.flatten()

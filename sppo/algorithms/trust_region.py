@@ -15,8 +15,8 @@ from stable_baselines3.common.type_aliases import Schedule
 if TYPE_CHECKING:
     from sppo.algorithms.surrogate_algorithm import SurrogateAlgorithm
 
-#: minibatches between two looks at the divergence
-LOOK_EVERY = 4
+#: fewest and most minibatches between two looks at the divergence
+LOOK_AFTER = 4, 32
 #: a policy that would leave the trust region ends between this part of the budget and all of it
 CLOSE = 0.95
 _HALVINGS = 20
@@ -125,12 +125,11 @@ class Halves:
         self._passes = model.n_epochs, model.n_critic_epochs or model.n_epochs
         self.n_passes = max(self._passes)
         self.actor_parameters, self.critic_parameters = model.parameter_halves()
-        self.look_every = None if self.budget is None else LOOK_EVERY
         self.region: TrustRegion | None = None
         self.trains_actor = self.trains_critic = True
         #: minibatches in which the actor was trained
         self.actor_steps = 0
-        self._steps_since_look = 0
+        self._last_look, self._next_look = 0, LOOK_AFTER[0]
 
     def bound(self, divergence: Callable[[], float]) -> None:
         """Begin to watch the trust region, if there is a budget; see :class:`TrustRegion`."""
@@ -181,25 +180,30 @@ class Halves:
         self._set_rates(rates)
         return True
 
+    @property
+    def minibatches_to_look(self) -> int | None:
+        """After how many minibatches the divergence is to be looked at."""
+        watched = self.region is not None and self.trains_actor
+        return self._next_look - self.actor_steps if watched else None
+
     def count(self, minibatches: int = 1) -> bool:
         """Account for minibatches; look at the divergence when it is time. Whether training goes on."""
         if self.trains_actor:
             self.actor_steps += minibatches
-            self._steps_since_look += minibatches
-            if self.look_every is not None and self._steps_since_look >= self.look_every:
-                self._look()
+            if self.actor_steps >= self._next_look:
+                self.look()
         return self.trains_actor or self.trains_critic
 
-    def end_pass(self) -> None:
-        """Look at the divergence if the policy has moved since the last look."""
-        if self._steps_since_look:
-            self._look()
-
-    def _look(self) -> None:
-        self._steps_since_look = 0
-        if self.region is not None:
-            self.region.look()
-            self.trains_actor = not self.region.reached
+    def look(self) -> None:
+        """Look at the divergence, unless the policy has not moved since the last look."""
+        if self.region is None or self._last_look == self.actor_steps:
+            return
+        self.region.look()
+        self.trains_actor = not self.region.reached
+        # It grows with the square of the number of steps, at most: look again halfway to the border.
+        reach = math.sqrt(self.region.budget / self.region.kl) if self.region.kl > 0 else math.inf
+        ahead = min(self.actor_steps * (reach - 1) / 2, LOOK_AFTER[1])
+        self._last_look, self._next_look = self.actor_steps, self.actor_steps + max(LOOK_AFTER[0], int(ahead))
 
     def _set_rates(self, rates: Iterable[float]) -> None:
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):

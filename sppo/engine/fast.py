@@ -60,7 +60,7 @@ class FastEngine:
             if epoch > 0 and fresh_advantages is not None:
                 fresh_advantages()
                 run.read_buffer()
-            for result in run.minibatches(halves.look_every):
+            for result in run.minibatches():
                 measured = result.measured
                 further = (
                     {"eta_term": measured["divergence"] * slope.inverse_eta} if slope.inverse_eta else {}
@@ -71,7 +71,6 @@ class FastEngine:
                 # The minibatch that was found too far changed nothing.
                 if not halves.count(len(measured) - (not result.finished)) or not result.finished:
                     break
-            halves.end_pass()
             model._n_updates += 1
             if not result.finished:
                 if model.verbose >= 1:

@@ -81,18 +81,18 @@ class CompiledUpdate:
         self._data: tuple[np.ndarray, ...] = ()
         self._old: np.ndarray | None = None
 
-    def minibatches(self, every: int | None) -> Iterator[Result]:
+    def minibatches(self) -> Iterator[Result]:
         """One pass, drawn as :meth:`RolloutBuffer.get` draws it, from NumPy's global generator.
 
-        :param every: pause after so many minibatches; ``None``: after all
+        It pauses where the divergence is to be looked at.
         """
         order = np.random.permutation(self._n_samples)  # noqa: NPY002  (the generator the buffer draws from)
         if not self._data:
             self.read_buffer()
         layout, halves, capacity = self._layout, self._halves, len(self._workspace[3])
-        chunk = self._n_samples if every is None else every * capacity
-        for start in range(0, self._n_samples, chunk):
-            rows = order[start : start + chunk]
+        while len(order):
+            pause = halves.minibatches_to_look
+            rows, order = np.split(order, [len(order) if pause is None else pause * capacity])
             measured = np.zeros(-(-len(rows) // capacity), MEASUREMENTS)
             trained = kernels.Trained(halves.apart, halves.trains_actor, halves.trains_critic)
             with blas_threads(layout, capacity):
