@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
+
+import pytest
+
+from sppo import SPPO
 
 CODE = """
 import sys
@@ -26,3 +31,19 @@ def test_a_fast_training_does_without_torchs_compiler_and_a_reference_one_follow
     """A second and 70 MB of every start; in a process of its own, because the compiler stays once loaded."""
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kl_budget": 0.03},
+        {"n_critic_epochs": 2},
+        {"critic_learning_rate": 1e-3},
+        {"recompute_advantages": True},
+    ],
+    ids=str,
+)
+def test_auto_is_fast_for_a_ppo_that_upstream_does_not_have(settings: dict[str, Any]) -> None:
+    small: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 1, "device": "cpu"}
+    model = SPPO("MlpPolicy", "CartPole-v1", use_softmax=False, **small, **settings).learn(32)
+    assert model.engine_in_use == "fast"

@@ -78,11 +78,21 @@ def normalized(env_id: str, **kwargs: Any) -> VecEnv:
     return VecNormalize(make_vec_env(env_id, n_envs=2, seed=3, **kwargs))
 
 
+STEERED: dict[str, Any] = {
+    "clip_range": None,
+    "eta": "auto",
+    "kl_budget": 0.01,
+    "n_critic_epochs": 3,
+    "critic_learning_rate": 1e-3,
+    "recompute_advantages": True,
+}
 CASES: dict[str, tuple[Any, str, Callable[[], VecEnv], dict[str, Any]]] = {
     "mujoco": (SPPO, "MlpPolicy", lambda: normalized("Hopper-v5"), {}),
     "discrete": (SPPO, "MlpPolicy", lambda: make_vec_env("CartPole-v1", 2, seed=3), {}),
     "gsde": (SPPO, "MlpPolicy", lambda: normalized("Pendulum-v1"), {"use_sde": True, "sde_sample_freq": 5}),
     "lstm": (RecurrentSPPO, "MlpLstmPolicy", lambda: normalized("CartPole-v1"), LSTM),
+    "trust-region": (SPPO, "MlpPolicy", lambda: normalized("Pendulum-v1"), STEERED),
+    "trust-region-lstm": (RecurrentSPPO, "MlpLstmPolicy", lambda: normalized("CartPole-v1"), LSTM | STEERED),
     "masks": (
         MaskableSPPO,
         "MlpPolicy",
