@@ -18,19 +18,21 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
+Function = TypeVar("Function", bound=Callable[..., object])
+
 _PACKAGE = Path(__file__).resolve().parent
 
 
-def njit(*, cache: bool = True, **options: Any) -> Callable[[Any], Any]:
+def njit(*, cache: bool = True, **options: object) -> Callable[[Function], Function]:
     """``numba.njit(**options)``; with ``cache`` the machine code is kept on disk, as described above."""
 
-    def compiled(function: Any) -> Any:
-        kernel = numba.njit(**options)(function)
+    def compiled(function: Function) -> Function:
+        kernel = numba.njit(**options)(function)  # type: ignore[call-overload]
         if cache and not numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
             try:
                 kernel._cache = _SourcesCache(function)

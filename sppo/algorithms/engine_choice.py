@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.algorithms.finite import finite_inputs
+from sppo.algorithms.trust_region import is_critics
 from sppo.parameters import Parameter, checked
 from sppo.surrogates import PPO, Surrogate
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from sppo.engine.fast import FastEngine
 
 EngineMode = Literal["auto", "reference", "fast"]
-Method = TypeVar("Method", bound=Callable[..., Any])
+Method = TypeVar("Method", bound=Callable[..., object])
 
 
 @contextmanager
@@ -54,7 +57,7 @@ class EngineChoice(OnPolicyAlgorithm):
     """Mix-in that hands rollouts and updates to :mod:`sppo.engine` where it covers the model."""
 
     engine: EngineMode
-    eta: Any
+    eta: float | Schedule | Literal["auto"] | None
     clip_mode: str
     recompute_advantages: bool
     #: which engine the last rollout or update ran on: ``"fast"`` or ``"reference"``
@@ -72,18 +75,30 @@ class EngineChoice(OnPolicyAlgorithm):
         """Whether actor and critic are trained apart."""
         raise NotImplementedError
 
+    def parameter_halves(self) -> tuple[list[th.nn.Parameter], list[th.nn.Parameter]]:
+        """The parameters that are trained with the actor, and those that are trained apart from it."""
+        halves: tuple[list[th.nn.Parameter], list[th.nn.Parameter]] = ([], [])
+        for name, parameter in self.policy.named_parameters():
+            halves[self.trains_apart and is_critics(name)].append(parameter)
+        return halves
+
     def _check_engine(self) -> None:
         try:
             checked("engine", self.engine, Parameter("choice", "", choices=get_args(EngineMode)))
         except ValueError as error:
             raise ValueError(f'unknown engine: {error}; write engine="auto"') from None
 
-    def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         with finite_inputs(self):
             return super()._setup_learn(*args, **kwargs)
 
     def collect_rollouts(
-        self, env: VecEnv, callback: BaseCallback, rollout_buffer: Any, n_rollout_steps: int, *args: Any
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        rollout_buffer: RolloutBuffer,
+        n_rollout_steps: int,
+        *args: bool,
     ) -> bool:
         """Fill the rollout buffer, in compiled code where :mod:`sppo.engine` covers the policy."""
         with finite_inputs(self):
@@ -112,7 +127,7 @@ class EngineChoice(OnPolicyAlgorithm):
 
         self._fast = self._fast or FastEngine()
         try:
-            self._fast.check(self, updating=surrogate is not None)
+            self._fast.check(self, None if surrogate is None else self.parameter_halves())
             check_methods(self)
             if surrogate is not None:
                 check_surrogate(surrogate)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.type_aliases import PyTorchObs
 from stable_baselines3.common.utils import obs_as_tensor
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ class Timeout(NamedTuple):
 
     step: int
     env: int
-    observation: Any
+    observation: np.ndarray | dict[str, np.ndarray]
 
 
 def compute_returns_and_advantage(buffer: RolloutBuffer, last_values: th.Tensor, dones: np.ndarray) -> None:
@@ -74,7 +76,9 @@ class FreshAdvantages:
             for step, env, seen in self._timeouts
         ]
 
-    def _values(self, observations: Any, steps: Any, envs: Any, starts: np.ndarray) -> np.ndarray:
+    def _values(
+        self, observations: PyTorchObs, steps: npt.ArrayLike, envs: npt.ArrayLike, starts: np.ndarray
+    ) -> np.ndarray:
         with th.no_grad():
             values = self._model._values_at(observations, np.asarray(steps), np.asarray(envs), starts)
         return values.flatten().cpu().numpy()

@@ -12,13 +12,20 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.distributions import Distribution
-from stable_baselines3.common.type_aliases import MaybeCallback, PyTorchObs, Schedule
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import (
+    MaybeCallback,
+    PyTorchObs,
+    RolloutBufferSamples,
+    Schedule,
+)
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, explained_variance
 from torch.nn import functional as F
 
@@ -31,7 +38,7 @@ from sppo.algorithms.engine_choice import (
 from sppo.algorithms.finite import FiniteGuard, is_about_numbers
 from sppo.algorithms.fresh_advantages import Finish, FreshAdvantages, Timeout
 from sppo.algorithms.safe_loading import SafeLoading
-from sppo.algorithms.trust_region import EtaController, Halves, is_critics, shares_layers
+from sppo.algorithms.trust_region import EtaController, Halves, shares_layers
 from sppo.engine.measurements import UpdateStatistics
 from sppo.parameters import Parameter, checked, unknown
 from sppo.surrogates import (
@@ -60,15 +67,16 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
     #: what stands before the surrogate's name in the name of a run
     run_prefix: ClassVar[str] = ""
 
+    #: upstream's classes do not agree whether it may be None
     batch_size: Any
     n_epochs: int
     normalize_advantage: bool
     target_kl: float | None
-    clip_range: Any
-    clip_range_vf: Any
-    eta: Any
-    kl_budget: Any
-    critic_learning_rate: Any
+    clip_range: float | Schedule
+    clip_range_vf: float | Schedule | None
+    eta: float | Schedule | Literal["auto"] | None
+    kl_budget: float | Schedule | None
+    critic_learning_rate: float | Schedule | None
 
     def __init__(
         self,
@@ -105,7 +113,7 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
         self._take_surrogate_parameters(kwargs)
         super().__init__(*args, **kwargs)
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         """Give each class the signature it really has, for ``help()``, notebooks and ``inspect``."""
         super().__init_subclass__(**kwargs)
         if "__init__" in cls.__dict__:
@@ -120,7 +128,7 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
     def _upstream(cls) -> type:
         return cls.__mro__[cls.__mro__.index(SafeLoading) + 1]
 
-    def _take_surrogate_parameters(self, kwargs: dict[str, Any]) -> None:
+    def _take_surrogate_parameters(self, kwargs: dict[str, object]) -> None:
         """Keep what belongs to a surrogate chosen by name; refuse what belongs to nobody."""
         inherited = inspect.signature(self._upstream()).parameters
         own = {} if self.surrogate is None else chosen({"surrogate": self.surrogate}).defaults()
@@ -198,8 +206,8 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
         callback: MaybeCallback = None,
         log_interval: int = 1,
         tb_log_name: str | None = None,
-        *args: Any,
-        **kwargs: Any,
+        *args: bool,
+        **kwargs: bool,
     ) -> Self:
         """Train, as upstream's ``learn`` does.
 
@@ -216,28 +224,24 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
         given = (self.kl_budget, self.n_critic_epochs, self.critic_learning_rate)
         return any(value is not None for value in given)
 
-    def parameter_halves(self) -> tuple[list[th.nn.Parameter], list[th.nn.Parameter]]:
-        """The parameters that are trained with the actor, and those that are trained apart from it."""
-        halves: tuple[list[th.nn.Parameter], list[th.nn.Parameter]] = ([], [])
-        for name, parameter in self.policy.named_parameters():
-            halves[self.trains_apart and is_critics(name)].append(parameter)
-        return halves
-
     def train(self) -> None:
         """Update the policy with the rollout buffer's data: ``n_epochs`` passes in minibatches."""
         self.require_complete()
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         surrogate = self.current_surrogate()
-        clip_range_vf = self.clip_range_vf and self.clip_range_vf(self._current_progress_remaining)
+        limit = self.clip_range_vf
+        clip_range_vf = limit(self._current_progress_remaining) if callable(limit) else limit
         halves, statistics = Halves(self), UpdateStatistics()
         if (engine := self._fast_engine(surrogate)) is not None:
             engine.update(self, surrogate, clip_range_vf, halves, statistics)
             self._finish_update(surrogate, clip_range_vf, halves, statistics)
             return
 
-        old_policy = _copied(self.policy) if surrogate.needs_distributions or halves.budget else None
-        halves.bound(lambda: self._mean_kl(old_policy))
+        old_policy = None
+        if surrogate.needs_distributions or halves.budget is not None:
+            old_policy = _copied(self.policy)
+            halves.bound(partial(self._mean_kl, old_policy))
         fresh_advantages = self.fresh_advantages()
         continue_training = True
         for epoch in range(halves.n_passes):
@@ -254,10 +258,10 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
                     if not is_about_numbers(error):
                         raise
                     statistics.skipped += 1
-                    self._finite_guard.record(self, 1, 1)
+                    self.record_skipped(1, 1)
                     continue
                 distributions: tuple[Distribution, ...] = ()
-                if surrogate.needs_distributions:
+                if old_policy is not None and surrogate.needs_distributions:
                     distributions = self._distributions(old_policy, rollout_data)
                 rollout_data = self._without_padding(rollout_data)
                 advantages = rollout_data.advantages
@@ -292,7 +296,7 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
                     break
                 finite = halves.step(loss)
                 statistics.skipped += not finite
-                self._finite_guard.record(self, int(not finite), 1)
+                self.record_skipped(int(not finite), 1)
                 if not halves.count():
                     break
             self._n_updates += 1
@@ -302,7 +306,7 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
 
     @replaced_by_engine
     def _evaluate_actions(
-        self, policy: Any, rollout_data: Any
+        self, policy: ActorCriticPolicy, rollout_data: RolloutBufferSamples
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
         """Values, log-probabilities and entropies of a minibatch under ``policy``, without padding."""
         actions = self._actions(rollout_data)
@@ -310,18 +314,20 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
         return values.flatten(), log_prob, entropy
 
     @replaced_by_engine
-    def _without_padding(self, rollout_data: Any) -> Any:
+    def _without_padding(self, rollout_data: RolloutBufferSamples) -> RolloutBufferSamples:
         """The minibatch's real samples, for buffers that pad their sequences to one length."""
         return rollout_data
 
     @replaced_by_engine
-    def _distributions(self, old_policy: Any, rollout_data: Any) -> tuple[Distribution, ...]:
+    def _distributions(
+        self, old_policy: ActorCriticPolicy, rollout_data: RolloutBufferSamples
+    ) -> tuple[Distribution, ...]:
         """The distributions that the last ``_evaluate_actions`` made, and those of the old policy."""
         with th.no_grad():
             self._evaluate_actions(old_policy, rollout_data)
         return self.policy.action_dist, old_policy.action_dist
 
-    def _mean_kl(self, old_policy: Any) -> float:
+    def _mean_kl(self, old_policy: ActorCriticPolicy) -> float:
         """KL(old policy || policy), averaged over the rollout; infinite if the policy cannot be evaluated."""
         drawn = np.random.get_state()  # noqa: NPY002  (the generator the buffer draws from)
         divergences = []
@@ -338,6 +344,10 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
         finally:
             np.random.set_state(drawn)  # noqa: NPY002
         return th.cat(divergences).mean().item()
+
+    def record_skipped(self, skipped: int, looked_at: int) -> None:
+        """Account for some minibatches, see :class:`~sppo.algorithms.finite.FiniteGuard`."""
+        self._finite_guard.record(self, skipped, looked_at)
 
     def fresh_advantages(self, *finish: Finish) -> FreshAdvantages | None:
         """Recomputes the advantages of the rollout, if that is wanted."""
@@ -363,7 +373,7 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
                 if seen is not None and infos[env].get("TimeLimit.truncated", False):
                     self._timeouts.append(Timeout(step, int(env), seen))
 
-    def _actions(self, rollout_data: Any) -> th.Tensor:
+    def _actions(self, rollout_data: RolloutBufferSamples) -> th.Tensor:
         """The minibatch's actions in the type that the policy's distribution wants."""
         if isinstance(self.action_space, spaces.Discrete):
             return rollout_data.actions.long().flatten()
@@ -419,7 +429,7 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
             record(f"train/{name}", value)
 
 
-def checked_or_raise(name: str, value: Any, parameter: Parameter) -> None:
+def checked_or_raise(name: str, value: object, parameter: Parameter) -> None:
     """Refuse an impossible value of a constructor's parameter, and say what to write instead."""
     try:
         if parameter.kind == "schedule" and isinstance(value, str) and value not in parameter.words:
@@ -430,13 +440,13 @@ def checked_or_raise(name: str, value: Any, parameter: Parameter) -> None:
         raise ValueError(f"{name}={error}{advice}") from None
 
 
-def _copied(policy: Any) -> Any:
+def _copied(policy: ActorCriticPolicy) -> ActorCriticPolicy:
     """The policy as it is now; what its last distribution was computed with stays with the original."""
     kept = {id(policy.action_dist): copy.copy(policy.action_dist), id(policy.optimizer): None}
     return copy.deepcopy(policy, kept)
 
 
-def _constant(value: Any) -> Any:
+def _constant(value: object) -> object:
     """The number behind a parameter that may be a number or a schedule; a schedule that varies as it is.
 
     Models keep their constants as schedules once they are set up or loaded.

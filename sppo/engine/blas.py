@@ -7,7 +7,7 @@ name, so that code cached on disk finds it again in the next process.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import llvmlite.binding as llvm
 import scipy.linalg.cython_blas  # noqa: F401  (the module whose routine is looked up below)
@@ -38,7 +38,7 @@ def _matmul(
     n: types.Type,
     k: types.Type,
     beta: types.Type,
-) -> Any:
+) -> tuple[Signature, Callable[..., ir.Value]]:
     """``C = A B + beta C`` for row-major matrices that start at given places of flat float32 arrays.
 
     ``A`` is m x k (stored as k x m if ``a_transposed``), ``B`` is k x n (n x k), ``C`` is m x n.
@@ -85,4 +85,4 @@ def _matmul(
     return signature, codegen
 
 
-matmul: Any = intrinsic(_matmul)
+matmul: Callable[..., object] = intrinsic(_matmul)

@@ -23,8 +23,8 @@ def advantages_and_returns(
     episode_starts: np.ndarray,
     last_values: np.ndarray,
     last_starts: np.ndarray,
-    gamma: float,
-    decay: float,
+    gamma: np.float32,
+    decay: np.float32,
     advantages: np.ndarray,
     returns: np.ndarray,
 ) -> None:

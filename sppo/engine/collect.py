@@ -67,7 +67,8 @@ class Actor:
         kernels.sample_actions(
             *(layout.layers, layout.heads, layout.kind, layout.sizes, parameters),
             *(self._features.reshape(-1), self._no_masks if masks is None else masks, self._noise),
-            *(self._limits, self._workspace, actions, clipped, log_probs, values),
+            *(self._limits, self._workspace, actions),
+            *(clipped, log_probs, values),
         )
         return actions, clipped
 

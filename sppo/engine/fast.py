@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
 
+import numpy as np
 import torch as th
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.engine.collect import collect_rollout, finish
@@ -12,6 +16,7 @@ from sppo.engine.coverage import check_buffer, check_optimizer
 from sppo.engine.layout import Layout, describe
 from sppo.engine.measurements import UpdateStatistics
 from sppo.engine.memory import FlatMemory
+from sppo.engine.model import Halves, Model
 from sppo.engine.threads import blas_threads
 from sppo.engine.update import CompiledUpdate
 from sppo.surrogates import Surrogate
@@ -31,19 +36,19 @@ class FastEngine:
             self._memory = FlatMemory(policy)
         return self._layout, self._memory
 
-    def check(self, model: Any, updating: bool) -> None:
-        """Raise ``Unsupported`` if the model's rollouts, or its updates, are not covered."""
+    def check(self, model: OnPolicyAlgorithm, halves: Iterable[list[th.nn.Parameter]] | None) -> None:
+        """Raise ``Unsupported`` if the model's rollouts, or its updates of ``halves``, are not covered."""
         self._layout = describe(model.policy)
         check_buffer(model.rollout_buffer)
-        if updating:
-            check_optimizer(model.policy.optimizer, model.policy, model.parameter_halves())
+        if halves is not None:
+            check_optimizer(model.policy.optimizer, model.policy, halves)
 
     def update(
         self,
-        model: Any,
+        model: Model,
         surrogate: Surrogate,
         clip_range_vf: float | None,
-        halves: Any,
+        halves: Halves,
         statistics: UpdateStatistics,
     ) -> None:
         """All passes over the model's rollout buffer, on the minibatches of the reference loop."""
@@ -67,7 +72,7 @@ class FastEngine:
                 )
                 statistics.extend(measured, further, halves.trained)
                 statistics.skipped += result.skipped
-                model._finite_guard.record(model, result.skipped, len(measured))
+                model.record_skipped(result.skipped, len(measured))
                 # The minibatch that was found too far changed nothing.
                 if not halves.count(len(measured) - (not result.finished)) or not result.finished:
                     break
@@ -78,9 +83,20 @@ class FastEngine:
                     print(f"Early stopping at step {epoch} due to reaching max kl: {kl:.2f}")
                 return
 
-    def collect(self, model: Any, env: VecEnv, *args: Any, **kwargs: Any) -> bool:
+    def collect(
+        self,
+        model: OnPolicyAlgorithm,
+        env: VecEnv,
+        callback: BaseCallback,
+        rollout_buffer: RolloutBuffer,
+        n_rollout_steps: int,
+        masks_of: Callable[[VecEnv], np.ndarray] | None,
+    ) -> bool:
         """Collect a rollout, see :func:`sppo.engine.collect.collect_rollout`."""
         layout, _ = self.prepare(model.policy)
         # Waiting BLAS threads would take the cores that the environments' processes need.
         with blas_threads(layout, env.num_envs):
-            return collect_rollout(model, lambda: self.prepare(model.policy), env, *args, **kwargs)
+            return collect_rollout(
+                *(model, lambda: self.prepare(model.policy), env, callback, rollout_buffer, n_rollout_steps),
+                masks_of,
+            )

@@ -6,7 +6,7 @@ the last layer of the policy is ``heads[0]``, that of the value function ``heads
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from sppo.engine.distributions import (
 from sppo.engine.networks import COLUMN, OPTIONS, backward, forward, inline
 from sppo.surrogates import Slope
 
-_entry = njit(**OPTIONS)
+_entry = njit(**OPTIONS, cache=True)
 _ZERO, _ONE, _HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
 _LARGEST = np.finfo(np.float32).max
 START, END, OWNER = range(3)
@@ -113,7 +113,7 @@ def _actor_loss(
     d_out: np.ndarray,
     d_log_std: np.ndarray,
     scratch: tuple[np.ndarray, ...],
-    measured: Any,
+    measured: np.record,
 ) -> None:
     """Fill the policy's gradients and ``measured`` for the samples numbered ``rows``."""
     actions, masks, _, old_log_prob, advantages, _, old, old_log_std = data
@@ -180,7 +180,7 @@ def _critic_loss(
     rows: np.ndarray,
     data: tuple[np.ndarray, ...],
     d_values: np.ndarray,
-    measured: Any,
+    measured: np.record,
 ) -> None:
     """Fill the values' gradients and ``measured`` for the samples numbered ``rows``."""
     old_values, returns = data[2], data[5]
@@ -198,7 +198,7 @@ def _critic_loss(
 @inline
 def _measure(
     slope: Slope,
-    measured: Any,
+    measured: np.record,
     value: float,
     entropy: float,
     log_ratio: float,
@@ -285,7 +285,7 @@ def run_epoch(
     data: tuple[np.ndarray, ...],
     state: tuple[np.ndarray, ...],
     workspace: tuple[np.ndarray, ...],
-    measured: Any,
+    measured: np.ndarray,
 ) -> tuple[int, int, bool]:
     """One pass over the samples in ``order``, in minibatches of the workspace's size.
 
@@ -397,7 +397,7 @@ def mean_divergence(
 ) -> float:
     """KL(old || new), averaged over states; outputs as :func:`policy_outputs` gives them."""
     scratch = np.empty((2, new.shape[1]), np.float32)
-    total = 0.0
+    total = np.float64(0.0)
     for b in range(new.shape[0]):
         total += divergence(kind, sizes, new[b], log_std, old[b], old_log_std, True, scratch[0], scratch[1])
     return total / new.shape[0]

@@ -72,7 +72,7 @@ class FlatMemory:
         """What the update kernel works on: parameters, gradient, first and second moments, step counts."""
         return self.parameters, self.gradient, self.first, self.second, self.steps
 
-    def bind_optimizer(self, optimizer: th.optim.Adam) -> None:
+    def bind_optimizer(self, optimizer: th.optim.Optimizer) -> None:
         """Make the optimizer's moments and counts views of the flat ones.
 
         The counts too, so that compiled code moves them together with the weights: an interrupt comes

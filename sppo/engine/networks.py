@@ -14,8 +14,6 @@ in which a layer comes after its source:
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from sppo.compiled import njit
@@ -25,8 +23,12 @@ SOURCE, FAN_IN, FAN_OUT, WEIGHT, BIAS, ACTIVATION, COLUMN = range(7)
 IDENTITY, TANH, RELU = range(3)
 
 # No assumption that numbers are finite: a NaN must arrive at the gradient's norm to be noticed there.
-_FAST = {"contract", "reassoc", "arcp", "nsz", "afn"}
-OPTIONS: Any = {"fastmath": _FAST, "error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
+OPTIONS: dict[str, object] = {
+    "fastmath": {"contract", "reassoc", "arcp", "nsz", "afn"},
+    "error_model": "numpy",
+    "nogil": True,
+    "no_cfunc_wrapper": True,
+}
 # Called from compiled code only: what Python would need to call them takes time to compile.
 inline = njit(**{**OPTIONS, "no_cpython_wrapper": True}, cache=False)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from stable_baselines3.common.buffers import RolloutBuffer
@@ -15,6 +14,7 @@ from sppo.engine.distributions import GAUSSIAN
 from sppo.engine.layout import Layout, features_of
 from sppo.engine.measurements import MEASUREMENTS
 from sppo.engine.memory import FlatMemory
+from sppo.engine.model import Halves, Model
 from sppo.engine.threads import blas_threads
 from sppo.surrogates import Slope
 
@@ -46,10 +46,10 @@ class CompiledUpdate:
 
     def __init__(
         self,
-        model: Any,
+        model: Model,
         slope: Slope,
         clip_range_vf: float | None,
-        halves: Any,
+        halves: Halves,
         layout: Layout,
         memory: FlatMemory,
     ) -> None:
@@ -139,15 +139,14 @@ class CompiledUpdate:
                     *(self._observations.reshape(-1), self._data[1], workspace, new),
                 )
 
+        evaluate()
+        old, old_log_std = self._old, self._old_log_std = new.copy(), self._log_std().copy()
+        self._data = (*self._data[:6], old, old_log_std)
+
         def divergence() -> float:
             evaluate()
-            return kernels.mean_divergence(
-                layout.kind, layout.sizes, new, self._log_std(), self._old, self._old_log_std
-            )
+            return kernels.mean_divergence(layout.kind, layout.sizes, new, self._log_std(), old, old_log_std)
 
-        evaluate()
-        self._old, self._old_log_std = new.copy(), self._log_std().copy()
-        self._data = (*self._data[:6], self._old, self._old_log_std)
         return divergence
 
     def _log_std(self) -> np.ndarray:

@@ -78,7 +78,7 @@ class Surrogate:
     #: its lines in reports
     colour: ClassVar[str]
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if "name" in cls.__dict__:
             REGISTRY[cls.name] = cls

@@ -376,9 +376,10 @@ def test_a_schedule_that_goes_below_zero_is_refused_when_it_does() -> None:
         model.learn(1000)
 
 
-def test_with_a_budget_of_zero_nothing_moves() -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_with_a_budget_of_zero_nothing_moves(engine: str) -> None:
     """Where a schedule ends."""
-    model = make_model(kl_budget=lambda left: 0.0, engine="fast")
+    model = make_model(kl_budget=lambda left: 0.0, engine=engine)
     filled(model)
     old = distributions(model)
     model.train()
