@@ -1,0 +1,97 @@
+"""Every code block of the site runs as printed, and prints what the page says it prints.
+
+A page is a script: its ``python`` blocks share one process, in a directory of its own. What would train for
+long trains for two rollouts (``short_trainings.py``). A ``text`` block right after a ``python`` block is its
+output. ``bash`` blocks run, too, in their turn; ``<!-- not run: why -->`` before a block leaves it
+out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+BLOCK = re.compile(
+    r"^(?P<skip><!-- not run: [^\n]+ -->\n)?```(?P<language>python|bash)\n(?P<code>.*?)^```\n"
+    r"(\n```text\n(?P<output>.*?)^```\n)?",
+    re.MULTILINE | re.DOTALL,
+)
+FENCE = re.compile(r"^```(python|bash)\b", re.MULTILINE)
+
+
+class Block(NamedTuple):
+    language: str
+    code: str
+    output: str | None
+
+
+def blocks(text: str) -> list[Block]:
+    found = [match for match in BLOCK.finditer(text) if not match["skip"]]
+    return [Block(match["language"], match["code"], match["output"]) for match in found]
+
+
+def script(page: list[Block]) -> str:
+    """One program that runs the blocks in turn, and marks where the output of each ends."""
+    lines = ["import subprocess", "from tests.docs import short_trainings", "short_trainings.begin()"]
+    for number, block in enumerate(page):
+        if block.language == "python":
+            lines.append(f"exec(compile({block.code!r}, 'block {number}', 'exec'), globals())")
+        else:
+            lines.append(f"subprocess.run(['bash', '-euo', 'pipefail', '-c', {block.code!r}], check=True)")
+        lines.append(f"print('\\n=== end of block {number}', flush=True)")
+    return "\n".join(lines)
+
+
+def run(page: list[Block], directory: Path) -> list[str]:
+    """What each block printed."""
+    # Paths of the repository that a page names (benchmarks/studies/smoke.toml) are there.
+    for name in ("benchmarks", "tests"):
+        (directory / name).symlink_to(ROOT / name)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script(page)],
+        cwd=directory, env=environment, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return re.split(r"\n=== end of block \d+\n", done.stdout)[:-1]
+
+
+@pytest.mark.parametrize(
+    "path", [page for page in PAGES if blocks(page.read_text())], ids=lambda path: path.stem
+)
+def test_a_page_runs_as_printed(path: Path, tmp_path: Path) -> None:
+    page = blocks(path.read_text())
+    for block, printed in zip(page, run(page, tmp_path), strict=True):
+        if block.output is not None:
+            assert printed.strip() == block.output.strip(), block.code
+
+
+def test_every_block_is_seen() -> None:
+    # A fence that the pattern does not match would silently not be run.
+    for path in PAGES:
+        text = path.read_text()
+        assert len(FENCE.findall(text)) == len(BLOCK.findall(text)), path
+
+
+def test_a_wrong_output_and_an_error_are_noticed(tmp_path: Path) -> None:
+    text = "```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n"
+    (block,) = blocks(text)
+    (tmp_path / "a").mkdir()
+    assert run([block], tmp_path / "a")[0].strip() != block.output
+    (tmp_path / "b").mkdir()
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        run(blocks("```python\n1 / 0\n```\n"), tmp_path / "b")
+
+
+def test_contributing_prints_the_surrogate_that_is_tested() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    printed = next(block.code for block in blocks(text) if "class SPO" in block.code)
+    assert printed in (ROOT / "tests" / "surrogates" / "spo.py").read_text()
