@@ -7,7 +7,7 @@ Stable-Baselines3, so that ``sppo.exact`` and ``sppo.bandits`` stand alone.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sppo.algorithms import SPPO, MaskableSPPO, RecurrentSPPO
@@ -40,7 +40,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'sppo' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

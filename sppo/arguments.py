@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+Value = TypeVar("Value")
 
 
 def one_of(name: str, value: object, options: Collection[str]) -> None:
@@ -24,7 +26,7 @@ def integer(name: str, value: object, least: int = 1) -> int:
     return int(value)
 
 
-def positive(name: str, value: Any) -> float:
+def positive(name: str, value: float | str) -> float:
     """A positive number that is not infinite."""
     if isinstance(value, str) or not 0.0 < value < np.inf:
         raise ValueError(f"{name} must be positive and finite, not {value!r}")
@@ -44,8 +46,8 @@ def finite_array(name: str, value: npt.ArrayLike, *shape: int | str) -> npt.NDAr
 
 
 def given(
-    where: str, values: Mapping[str, Any], required: Collection[str], optional: Collection[str] = ()
-) -> dict[str, Any]:
+    where: str, values: Mapping[str, Value | None], required: Collection[str], optional: Collection[str] = ()
+) -> dict[str, Value]:
     """The arguments that are not None, all of them known, none of the required ones missing."""
     found = {name: value for name, value in values.items() if value is not None}
     if unknown := [name for name in found if name not in required and name not in optional]:

@@ -11,7 +11,7 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, TypeGuard
 
 #: The word for "no value" where there is no null, in TOML and on the command line: ``clip_range = "none"``.
 NONE = "none"
@@ -44,7 +44,20 @@ class Parameter:
     table: Mapping[str, Parameter] | None = None
 
 
-def checked(name: str, value: Any, parameter: Parameter) -> Any:
+class Ranges(TypedDict, total=False):
+    """What a :class:`Parameter` may say beyond its kind and its help."""
+
+    low: float
+    high: float
+    above: bool
+    nullable: bool
+    choices: tuple[str, ...]
+    words: tuple[str, ...]
+    advice: str
+    table: Mapping[str, Parameter]
+
+
+def checked(name: str, value: object, parameter: Parameter) -> Any:
     """The value in its canonical form (so that equal configurations have equal hashes).
 
     :raises ValueError: if it is impossible; the message begins with what was found
@@ -76,7 +89,7 @@ def checked(name: str, value: Any, parameter: Parameter) -> Any:
     return _checked_number(value, parameter)
 
 
-def checked_table(name: str, value: Any, allowed: Mapping[str, Parameter]) -> dict[str, Any]:
+def checked_table(name: str, value: object, allowed: Mapping[str, Parameter]) -> dict[str, object]:
     """A table of parameters, each :func:`checked`."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{value!r} is not a table")
@@ -94,7 +107,7 @@ def unknown(key: str, allowed: Iterable[str]) -> str:
     return f"unknown key{_close(key, allowed)}"
 
 
-def _checked_number(value: Any, parameter: Parameter) -> Any:
+def _checked_number(value: object, parameter: Parameter) -> float | str:
     number, text = value, None
     if parameter.kind == "schedule" and isinstance(value, str):
         if not value.startswith(LINEAR):
@@ -122,10 +135,10 @@ def _checked_number(value: Any, parameter: Parameter) -> Any:
     return number if parameter.kind == "int" else float(number)
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _close(word: Any, options: Iterable[str]) -> str:
+def _close(word: object, options: Iterable[str]) -> str:
     found = difflib.get_close_matches(str(word), list(options), n=1)
     return f" (did you mean {found[0]}?)" if found else ""

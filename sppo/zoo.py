@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
-from stable_baselines3.common.callbacks import EvalCallback
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -57,12 +57,12 @@ class ZooMaskableSPPO(MaskableSPPO):
 
     def predict(
         self,
-        observation: Any,
-        state: Any = None,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None = None,
         episode_start: np.ndarray | None = None,
         deterministic: bool = False,
         action_masks: np.ndarray | None = None,
-    ) -> Any:
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
         env = type(self).test_env
         if action_masks is None and env is not None and is_masking_supported(env):
             action_masks = get_action_masks(env)
@@ -86,7 +86,7 @@ class ExperimentManager(exp_manager.ExperimentManager):
             )
 
     @staticmethod
-    def _preprocess_schedules(hyperparams: dict[str, Any]) -> dict[str, Any]:
+    def _preprocess_schedules(hyperparams: dict[str, object]) -> dict[str, object]:
         """Turn ``lin_0.03`` into a schedule for our own parameters, too."""
         for key in ("eta", "kl_budget", "critic_learning_rate"):
             value = hyperparams.get(key)
@@ -100,7 +100,7 @@ class ExperimentManager(exp_manager.ExperimentManager):
             self.callbacks = [_with_masks(callback) for callback in self.callbacks]
 
 
-def _with_masks(callback: Any) -> Any:
+def _with_masks(callback: BaseCallback) -> BaseCallback:
     """The same evaluation with masks, where the environment offers them."""
     if not isinstance(callback, EvalCallback) or not is_masking_supported(callback.eval_env):
         return callback

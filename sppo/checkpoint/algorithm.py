@@ -92,8 +92,8 @@ class Checkpointable(OnPolicyAlgorithm):
         callback: MaybeCallback = None,
         log_interval: int = 1,
         tb_log_name: str | None = None,
-        *args: Any,
-        **kwargs: Any,
+        *args: bool,
+        **kwargs: bool,
     ) -> Self:
         """Train, as upstream's ``learn`` does."""
         try:

@@ -29,8 +29,9 @@ from sppo.envs.generators import (
     space_generators,
 )
 from sppo.envs.state import UncapturableError
-from sppo.envs.vector_state import capture_vector, rebuild_vector, restore_vector
+from sppo.envs.vector_state import State, capture_vector, rebuild_vector, restore_vector
 
+Observation = np.ndarray | dict[str, np.ndarray]
 Algorithm = TypeVar("Algorithm", bound=OnPolicyAlgorithm)
 
 #: Attribute of a resumed model with what ``learn`` has to put back: pending log values, record lengths.
@@ -162,7 +163,7 @@ def put_back_log(logger: Logger, pending: Mapping[str, Mapping[str, object]] | N
         getattr(logger, f"name_to_{name}").update(values)
 
 
-def _with_strides(observation: Any) -> Any:
+def _with_strides(observation: Observation | None) -> object:
     """An observation with its memory layout.
 
     Pickle makes arrays contiguous, but a transposed image goes another way through a convolution than a
@@ -186,7 +187,7 @@ def _from_strides(saved: Any) -> Any:
     return observation
 
 
-def _rebuilt(vector: dict[str, Any], path: str) -> VecEnv:
+def _rebuilt(vector: State, path: str) -> VecEnv:
     reason = "it is not made of registered environments in this process"
     try:
         env = rebuild_vector(vector)

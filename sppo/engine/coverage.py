@@ -10,7 +10,6 @@ import inspect
 import sys
 from collections.abc import Iterable
 from types import FunctionType
-from typing import Any
 
 import torch as th
 from numba import config
@@ -40,7 +39,7 @@ class Unsupported(Exception):
         self.changeable = changeable
 
 
-def check_methods(model: Any) -> None:
+def check_methods(model: object) -> None:
     """The algorithm's own methods that the engine stands in for, see ``replaced_by_engine``."""
     cls = type(model)
     replaced = {
@@ -60,7 +59,7 @@ def check_surrogate(surrogate: Surrogate) -> None:
         raise Unsupported(f"the surrogate {type(surrogate).__name__}")
 
 
-def check_policy(policy: Any) -> None:
+def check_policy(policy: ActorCriticPolicy) -> None:
     """Only the plain multi-layer policies, on the processor, as Stable-Baselines3 makes them."""
     from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 
@@ -91,7 +90,7 @@ def check_policy(policy: Any) -> None:
     check_pristine(policy.action_dist)
 
 
-def check_buffer(buffer: Any) -> None:
+def check_buffer(buffer: object) -> None:
     """Only upstream's own rollout buffers: another one's samples may not be what they look like."""
     from sb3_contrib.common.maskable.buffers import MaskableRolloutBuffer
 
@@ -126,21 +125,20 @@ def check_optimizer(
             raise Unsupported("parameters that have taken different numbers of optimizer steps")
 
 
-def check_hooks(owner: Any, names: tuple[str, ...], where: str) -> None:
+def check_hooks(owner: object, names: tuple[str, ...], where: str) -> None:
     """Nothing registered to be called in between."""
     if any(getattr(owner, name, None) for name in names):
         raise Unsupported(f"hooks on {where}", changeable=True)
 
 
-def check_pristine(instance: Any) -> None:
+def check_pristine(instance: object) -> None:
     """Every method is its class's own: none was replaced on the instance, nor on upstream's classes."""
     cls = type(instance)
     for name in vars(instance):
         if callable(getattr(cls, name, None)):
             raise Unsupported(f"the method {name} of this {cls.__name__}", changeable=True)
-    name = _patched(cls)
-    if name is not None:
-        raise Unsupported(f"the method {name}, which was replaced", changeable=True)
+    if replaced := _patched(cls):
+        raise Unsupported(f"the method {replaced}, which was replaced", changeable=True)
 
 
 def _patched(cls: type) -> str | None:

@@ -26,7 +26,7 @@ NAMES = ("smdpo", "mdpo", "trpo", "ppo", "pg", "npg", "cpi")
 
 _SEARCH = {"first_step": 10.0, "decay": 0.9, "max_tries": 1000}
 #: (objective, method) -> (required hyper-parameters, optional ones with their defaults)
-COMBINATIONS: dict[tuple[str, str], tuple[tuple[str, ...], dict[str, Any]]] = {
+COMBINATIONS: dict[tuple[str, str], tuple[tuple[str, ...], dict[str, float | str]]] = {
     ("smdpo", "closed_form"): (("eta",), {"floor": 0.0}),
     ("mdpo", "closed_form"): (("eta",), {}),
     ("npg", "closed_form"): (("eta",), {}),
@@ -85,7 +85,7 @@ class Plan:
 
     objective: str
     method: str
-    settings: dict[str, Any]
+    settings: dict[str, npt.ArrayLike]
     numbers: Method
     inv_eta: Array
     family: FMA | None = None
@@ -126,7 +126,7 @@ def make_plan(mdp: TabularMDP, objective: str | FMA, method: str, values: dict[s
     return Plan(name, method, settings, compiled, inv_eta, family)
 
 
-def _combination(name: str, method: str) -> tuple[tuple[str, ...], dict[str, Any]]:
+def _combination(name: str, method: str) -> tuple[tuple[str, ...], dict[str, float | str]]:
     one_of("method", method, METHODS)
     if (name, method) not in COMBINATIONS:
         possible = " and ".join(m for o, m in COMBINATIONS if o == name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +42,7 @@ class Result:
 
     objective: str
     method: str
-    settings: dict[str, Any]
+    settings: dict[str, npt.ArrayLike]
     values: Array
     value: float
     policy: Array

@@ -79,7 +79,7 @@ def sweep(
     progress: bool = True,
     threads: int | None = None,
     initial_logits: npt.ArrayLike | None = None,
-    **grids: Any,
+    **grids: object,
 ) -> SweepResult:
     """Run :func:`~sppo.exact.solver.solve` for every combination of hyper-parameters.
 
@@ -132,7 +132,7 @@ def sweep(
     )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A grid as a tuple of Python's own numbers, anything else as it is."""
     if isinstance(value, list | tuple | range) or (isinstance(value, np.ndarray) and value.ndim == 1):
         return tuple(v.item() if isinstance(v, np.generic) else v for v in value)

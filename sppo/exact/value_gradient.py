@@ -221,7 +221,8 @@ def _check_arguments(method: str, iterations: int, **values: float | str | None)
     one_of("method", method, METHODS)
     integer("iterations", iterations)
     required, optional, rules = METHODS[method]
-    for name, value in given(f"method {method!r}", values, required, optional).items():
+    found: dict[str, float | str] = given(f"method {method!r}", values, required, optional)
+    for name, value in found.items():
         if name == "inner_steps":
             integer(name, value)
         elif name == "eta" and isinstance(value, str):

@@ -99,10 +99,10 @@ for _name, _operator in _OPERATORS.items():
     _lower(_operator, VECTOR, 2, lambda b, x, y, name=_name: getattr(b, name)(x, y, flags=_FUSE))
 
 
-def _operation(result: Type, arguments: int) -> Callable[[Any], Any]:
+def _operation(result: Type, arguments: int) -> Callable[[Emitter], Emitter]:
     """The decorated function emits its own instructions: its first argument is LLVM's builder."""
 
-    def register(emit: Any) -> Any:
+    def register(emit: Emitter) -> Emitter:
         _lower(emit, result, arguments, emit)
         return emit
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from sppo.figures import ablation, bandit, lqr, per_state, tabular
 from sppo.figures.figure import Figure, Tables, read_table, write_table
@@ -17,7 +17,7 @@ FIGURES: dict[str, Figure] = {
 }
 
 
-def _pyplot() -> Any:
+def _pyplot() -> ModuleType:
     try:
         import matplotlib
     except ImportError as error:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 else:  # matplotlib is imported when something is drawn
-    Axes = Picture = Any
+    Axes = Picture = object
 
 Row = dict[str, Any]
 #: A table: column name -> equal-length one-dimensional column (numbers or strings).

@@ -96,7 +96,7 @@ def curve_rows(base: Row, curve: Array, points: int = 400) -> list[Row]:
     return rows(base, iteration=times, value=curve[times])
 
 
-def finish(axes: Axes, name: str, optimum: float, style: str = "-", **labels: Any) -> None:
+def finish(axes: Axes, name: str, optimum: float, style: str = "-", **labels: str) -> None:
     """The optimal value as a line, and an axis of J that ends a little above it."""
     axes.axhline(optimum, color="black", linewidth=0.8, linestyle=style)
     axes.set(ylim=(-0.02 if name == "cliffworld" else 0.0, optimum * 1.06), **labels)

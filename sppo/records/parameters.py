@@ -8,9 +8,9 @@ both. A test ties the table to the signatures of the algorithms, which are not i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-from sppo.parameters import LINEAR, Parameter
+from sppo.parameters import LINEAR, Parameter, Ranges
 from sppo.surrogates import (
     AUTO,
     MDPO,
@@ -30,14 +30,14 @@ Values = Mapping[str, Any]
 class Setting(NamedTuple):
     """A parameter and its value if nothing is said: the MuJoCo baseline's, else upstream's default."""
 
-    default: Any
+    default: object
     parameter: Parameter
 
 
 Settings = dict[str, Setting]
 
 
-def _setting(default: Any, kind: str, help: str, **ranges: Any) -> Setting:
+def _setting(default: object, kind: str, help: str, **ranges: Unpack[Ranges]) -> Setting:
     return Setting(default, Parameter(kind, help, **ranges))
 
 
@@ -64,8 +64,8 @@ NORMALIZE: Settings = {
 }
 
 _POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
-_POSITIVE: dict[str, Any] = {"low": 0, "above": True}
-_OFF: dict[str, Any] = {**_POSITIVE, "nullable": True}
+_POSITIVE: Ranges = {"low": 0, "above": True}
+_OFF: Ranges = {**_POSITIVE, "nullable": True}
 _SHAPE = {name: setting.parameter for name, setting in POLICY_KWARGS.items()}
 
 # 8 x 256 transitions per batch rather than 1 x 2048, because eight environments share one pass through the
@@ -102,7 +102,9 @@ _PPO: Settings = {
 _TRPO: Settings = {
     "cg_max_steps": _setting(15, "int", "steps of the conjugate gradient method", low=1),
     "cg_damping": _setting(0.1, "float", "damping of the Hessian", low=0),
-    "line_search_shrinking_factor": _setting(0.8, "float", "factor of the line search", high=1, **_POSITIVE),
+    "line_search_shrinking_factor": _setting(
+        0.8, "float", "factor of the line search", low=0, above=True, high=1
+    ),
     "line_search_max_iter": _setting(10, "int", "tries of the line search", low=1),
     "n_critic_updates": _setting(10, "int", "passes of the value network over each batch", low=1),
     "target_kl": _setting(0.01, "float", "trust region (delta)", **_POSITIVE),

@@ -7,13 +7,15 @@ import importlib
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar, Unpack
 
-from sppo.parameters import Parameter, checked, unknown
+from sppo.parameters import Parameter, Ranges, checked, unknown
 
 if TYPE_CHECKING:
     from stable_baselines3.common.distributions import Distribution
     from torch import Tensor
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class Surrogate:
         return {each.name: each.metadata["parameter"] for each in dataclasses.fields(cls)}  # type: ignore[arg-type]
 
     @classmethod
-    def defaults(cls) -> dict[str, Any]:
+    def defaults(cls) -> dict[str, object]:
         """The values of its parameters if nothing is said."""
         return {each.name: each.default for each in dataclasses.fields(cls)}  # type: ignore[arg-type]
 
@@ -147,7 +149,7 @@ class Surrogate:
 REGISTRY: dict[str, type[Surrogate]] = {}
 
 
-def parameter(default: Any, kind: str, help: str, **ranges: Any) -> Any:
+def parameter(default: Value, kind: str, help: str, **ranges: Unpack[Ranges]) -> Value:
     """A field of a surrogate, see :class:`sppo.parameters.Parameter`; one without a value is nullable."""
     ranges.setdefault("nullable", default is None)
     return field(default=default, metadata={"parameter": Parameter(kind, help, **ranges)})
