@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sppo.algorithms.advice import check
     from sppo.checkpoint import ExactCheckpointCallback
     from sppo.envs.factory import make_vec_env
+    from sppo.export import export_onnx
     from sppo.loading import load_vec_normalize
 
 __version__ = "0.1.0"
@@ -24,6 +25,7 @@ __all__ = [
     "RecurrentSPPO",
     "__version__",
     "check",
+    "export_onnx",
     "load_vec_normalize",
     "make_vec_env",
 ]
@@ -35,6 +37,7 @@ _HOMES = {
     "MaskableSPPO": "sppo.algorithms",
     "RecurrentSPPO": "sppo.algorithms",
     "check": "sppo.algorithms.advice",
+    "export_onnx": "sppo.export",
     "load_vec_normalize": "sppo.loading",
     "make_vec_env": "sppo.envs.factory",
 }

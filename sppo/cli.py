@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("sppo.report.command", "figures, tables and HTML of a study's records"),
     "compare": ("sppo.report.compare", "compare the algorithms in any TensorBoard log directory"),
     "figures": ("sppo.figures.command", "the paper's exact experiments: figures with their data"),
+    "export": ("sppo.export", "the policy as an ONNX file, which runs without Python"),
     "inspect": ("sppo.loading.inspection", "what a model file holds and what it would run"),
 }
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +26,12 @@ def test_the_version(capsys: pytest.CaptureFixture) -> None:
         cli.main(["--version"])
     assert end.value.code == 0
     assert capsys.readouterr().out == f"sppo {sppo.__version__}\n"
+
+
+def test_the_command_that_is_installed_is_this_one() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    entry = EntryPoint(name="sppo", value=project["scripts"]["sppo"], group="console_scripts")
+    assert entry.load() is cli.main
 
 
 @pytest.mark.parametrize("room", ["records", "study", "report"])

@@ -79,11 +79,17 @@ def load_vec_normalize(
     """
     if trust:
         return VecNormalize.load(str(path), venv)
+    loaded, label = read_vec_normalize(path)
+    with refused(label, " (its statistics are of other observations than these environments give)"):
+        loaded.set_venv(venv)
+    return loaded
+
+
+def read_vec_normalize(path: str | pathlib.Path | io.BufferedIOBase) -> tuple[VecNormalize, str]:
+    """The same without environments: what the file holds, and its name for errors."""
     raw, label = read_bytes(path, "pkl")
     with refused(label, ". If you trust the file, load it with trust=True"):
         loaded = Rebuilder(parse(raw, Budget(len(raw)))).root()
         if not isinstance(loaded, VecNormalize):
             raise NotRestorable("it holds no VecNormalize")
-    with refused(label, " (its statistics are of other observations than these environments give)"):
-        loaded.set_venv(venv)
-    return loaded
+    return loaded, label
