@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import warnings
 from pathlib import Path
@@ -347,15 +346,3 @@ def test_without_the_exporter_the_extra_is_named(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ImportError, match=r'pip install "\.\[onnx\]"'):
         export_onnx(made(SPPO, "MlpPolicy", LIMITED), tmp_path / "policy.onnx")
-
-
-def test_the_guide_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    guide = (Path(__file__).parents[1] / "docs" / "export.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(block, names)
-    scaled = names["env"].normalize_obs(names["observation"])
-    np.testing.assert_allclose(
-        names["action"], names["model"].predict(scaled, deterministic=True)[0], atol=1e-5
-    )
