@@ -20,7 +20,6 @@ project = "sppo"
 author = "The sppo developers"
 version = release = sppo.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx_copybutton"]
-myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 4
 exclude_patterns = ["_build"]
 html_theme = "furo"

@@ -91,7 +91,9 @@ def _lower(operation: Emitter, result: Type, arguments: int, emit: Emitter) -> N
     typer: Any = lambda context: arity[arguments]  # noqa: E731
     type_callable(operation)(typer)
     for kinds in product((VECTOR, types.Float), repeat=arguments):
-        lower_builtin(operation, *kinds)(lowered)
+        # Floats alone are Numba's own: imported after something was compiled, this would replace that.
+        if VECTOR in kinds:
+            lower_builtin(operation, *kinds)(lowered)
 
 
 _OPERATORS = {"fadd": operator.add, "fsub": operator.sub, "fmul": operator.mul, "fdiv": operator.truediv}

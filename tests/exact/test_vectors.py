@@ -1,5 +1,8 @@
 """The vector exponential and logarithm are as good as the C library's, to two units in the last place."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from numba import njit
@@ -68,3 +71,14 @@ def test_operators_work_lane_by_lane():
     assert total == pytest.approx(a.sum())
     assert differ
     assert not same
+
+
+def test_floats_stay_numbas_own_after_something_was_compiled():
+    # Registered late, when Numba has its tables, an operation of floats alone would replace Numba's.
+    program = """
+import numba
+assert numba.njit(lambda x: x + 1.0)(1.0) == 2.0
+import sppo.exact.vectors
+assert numba.njit(lambda x: x * 2.0 + x)(3.0) == 9.0
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
