@@ -110,15 +110,16 @@ def _actor_loss(
     out: np.ndarray,
     rows: np.ndarray,
     data: tuple[np.ndarray, ...],
+    old: tuple[np.ndarray, np.ndarray] | None,
     d_out: np.ndarray,
     d_log_std: np.ndarray,
     scratch: tuple[np.ndarray, ...],
     measured: np.record,
 ) -> None:
     """Fill the policy's gradients and ``measured`` for the samples numbered ``rows``."""
-    actions, masks, _, old_log_prob, advantages, _, old, old_log_std = data
+    actions, masks, _, old_log_prob, advantages, _ = data
     d_entropy, towards, towards_std = scratch
-    surrogate, exact = objective.slope, objective.slope.exact
+    surrogate = objective.slope
     count = rows.shape[0]
     width = d_entropy.shape[0]
     scale, offset = 1.0, 0.0
@@ -149,12 +150,13 @@ def _actor_loss(
                 score[j] *= weight
             else:
                 score[j] = weight * score[j] + ent_weight * d_entropy[j]
-        if exact:
+        # Compiled only if there is an old policy to measure by: most trainings have none.
+        if old is not None:
             if kind == CATEGORICAL:
                 normalise(mean, sizes, masks[i])
             distance = np.float64(
                 divergence(
-                    *(kind, sizes, mean, log_std, old[i], old_log_std),
+                    *(kind, sizes, mean, log_std, old[0][i], old[1]),
                     *(surrogate.use_softmax, towards, towards_std),
                 )
             )
@@ -283,6 +285,7 @@ def run_epoch(
     order: np.ndarray,
     observations: np.ndarray,
     data: tuple[np.ndarray, ...],
+    old: tuple[np.ndarray, np.ndarray] | None,
     state: tuple[np.ndarray, ...],
     workspace: tuple[np.ndarray, ...],
     measured: np.ndarray,
@@ -294,8 +297,8 @@ def run_epoch(
     :param sizes: how many choices each categorical action has
     :param segments: where in the parameters whose are: ``START``, ``END`` and ``OWNER`` in each row
     :param owners: whose each of the policy's tensors is: 0 for the actor's, 1 for the critic's
-    :param data: actions, masks, old values, old log-probabilities, advantages, returns, and the old
-        policy's outputs and log standard deviations, if the divergence from it is exact
+    :param data: actions, masks, old values, old log-probabilities, advantages, returns
+    :param old: the old policy's outputs and log standard deviations, if the divergence from it is exact
     :param state: parameters, gradient, Adam's two moments and its counts of steps, all flat
     :param workspace: features, outputs and outputs' gradients of all layers, a vector of as many
         ones as a minibatch has samples, and three of as many numbers as the policy has outputs
@@ -314,6 +317,8 @@ def run_epoch(
     policy, value = layers[heads[0], COLUMN] * capacity, layers[heads[1], COLUMN] * capacity
     first = 0 if trained.actor else heads[0] + 1
     last = layers.shape[0] if trained.critic else heads[0] + 1
+    squares, rates = np.zeros(2, np.float32), np.array([adam.lr, adam.critic_lr])
+    takes_steps = np.array([trained.actor, trained.apart and trained.critic])
     count, skipped = 0, 0
     for start in range(0, order.shape[0], capacity):
         end = start + capacity
@@ -326,7 +331,7 @@ def run_epoch(
         forward(layers, parameters, features, hidden, ones, n, first, last)
         if trained.actor:
             _actor_loss(
-                *(kind, sizes, objective, log_std, hidden[policy : policy + n * n_out], rows, data),
+                *(kind, sizes, objective, log_std, hidden[policy : policy + n * n_out], rows, data, old),
                 *(delta[policy : policy + n * n_out], d_log_std, scratch, measured[count]),
             )
         if trained.critic:
@@ -343,14 +348,14 @@ def run_epoch(
         if too_far:
             return count, skipped, False
         backward(layers, parameters, gradient, features, hidden, delta, ones, n, first, last)
-        squares = _squares(gradient, segments, 0) if trained.actor else _ZERO
-        own_squares = _squares(gradient, segments, 1) if trained.apart and trained.critic else _ZERO
+        for owner in range(2):
+            squares[owner] = _squares(gradient, segments, owner) if takes_steps[owner] else _ZERO
         # Not what is no number, nor infinite; a compiler that may reorder sums cannot simplify this.
-        if squares <= _LARGEST and own_squares <= _LARGEST and abs(loss) <= _LARGEST:
-            if trained.actor:
-                _adam(adam, adam.lr, np.sqrt(np.float64(squares)), state, segments, owners, 0)
-            if trained.apart and trained.critic:
-                _adam(adam, adam.critic_lr, np.sqrt(np.float64(own_squares)), state, segments, owners, 1)
+        if squares[0] <= _LARGEST and squares[1] <= _LARGEST and abs(loss) <= _LARGEST:
+            for owner in range(2):
+                if takes_steps[owner]:
+                    lr, norm = rates[owner], np.sqrt(np.float64(squares[owner]))
+                    _adam(adam, lr, norm, state, segments, owners, owner)
         else:
             skipped += 1
     return count, skipped, True

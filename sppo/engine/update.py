@@ -79,7 +79,8 @@ class CompiledUpdate:
         self._workspace = layout.workspace(min(model.batch_size, self._n_samples))
         self._observations = np.zeros((0, 0))
         self._data: tuple[np.ndarray, ...] = ()
-        self._old: np.ndarray | None = None
+        #: the old policy's outputs and log standard deviations, once they are remembered
+        self._old: tuple[np.ndarray, np.ndarray] | None = None
 
     def minibatches(self) -> Iterator[Result]:
         """One pass, drawn as :meth:`RolloutBuffer.get` draws it, from NumPy's global generator.
@@ -90,6 +91,7 @@ class CompiledUpdate:
         if not self._data:
             self.read_buffer()
         layout, halves, capacity = self._layout, self._halves, len(self._workspace[3])
+        old = self._old if self._objective.slope.exact else None
         while len(order):
             pause = halves.minibatches_to_look
             rows, order = np.split(order, [len(order) if pause is None else pause * capacity])
@@ -99,7 +101,7 @@ class CompiledUpdate:
                 count, skipped, finished = kernels.run_epoch(
                     *(layout.layers, layout.heads, layout.kind, layout.sizes, self._objective, self._adam),
                     *(trained, self._segments, self._owners, rows, self._observations, self._data),
-                    *(self._memory.state, self._workspace, measured),
+                    *(old, self._memory.state, self._workspace, measured),
                 )
             yield Result(measured[:count], skipped, finished)
 
@@ -120,8 +122,6 @@ class CompiledUpdate:
             np.ascontiguousarray(buffer.actions.reshape(n_samples, -1), np.float32),
             np.ascontiguousarray(masks.reshape(n_samples, masks.shape[-1]), np.float32),
             *(flat(array) for array in arrays),
-            np.zeros((0, self._layout.n_outputs), np.float32) if self._old is None else self._old,
-            self._log_std() if self._old is None else self._old_log_std,
         )
 
     def remember_policy(self) -> Callable[[], float]:
@@ -140,8 +140,7 @@ class CompiledUpdate:
                 )
 
         evaluate()
-        old, old_log_std = self._old, self._old_log_std = new.copy(), self._log_std().copy()
-        self._data = (*self._data[:6], old, old_log_std)
+        old, old_log_std = self._old = new.copy(), self._log_std().copy()
 
         def divergence() -> float:
             evaluate()
