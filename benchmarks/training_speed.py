@@ -35,7 +35,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "speed"
 WORKER = ROOT / "benchmarks" / "training_speed_worker.py"
 #: what was asked, the medians, and all single measurements
 Row = dict[str, Any]
-PARTS = ("headline", "learn", "memory", "stepping", "environments", "sweep")
+PARTS = ("headline", "learn", "memory", "stepping", "environments", "dictionary", "sweep")
 #: the same programs with other ways to step environments than their default
 VARIANTS = {
     "sppo, one process": ("sppo", "gymnasium"),
@@ -72,7 +72,19 @@ SWEEP = (
     ),
 )
 
-CASES = {"headline": HEADLINE, "stepping": HEADLINE[:1], "environments": ENVIRONMENTS, "sweep": SWEEP}
+DICTIONARY = (
+    Case("CartPole-v1, two vectors", {"env": "CartPole-v1", "policy": "MultiInputPolicy"}, iterations=8),
+)
+
+CASES = {
+    "headline": HEADLINE,
+    "stepping": HEADLINE[:1],
+    "environments": ENVIRONMENTS,
+    "dictionary": DICTIONARY,
+    "sweep": SWEEP,
+}
+#: programs of the parts that not all of them can do: SBX's PPO has no MultiInputPolicy
+PROGRAMS = {"stepping": ["sppo", "sb3", *VARIANTS], "dictionary": ["sppo", "sb3"]}
 
 
 def command(program: str, arguments: list[str], sbx_python: str) -> list[str]:
@@ -324,6 +336,7 @@ def write_tables() -> None:
         "memory": "Peak memory while training (processes together, shared pages once)",
         "stepping": "The same with other ways to step the environments",
         "environments": "Other environments, m = 10",
+        "dictionary": "Dictionary observations (`MultiInputPolicy`, `VecNormalize`), m = 10",
         "sweep": "HalfCheetah-v5, m = 10: number of environments, width, minibatch",
     }
     text = (
@@ -378,7 +391,7 @@ def measure(part: str, programs: list[str], options: argparse.Namespace) -> list
         return run_learn(programs, options)
     if part == "memory":
         return run_memory(programs, options)
-    return run_cases(CASES[part], ["sppo", "sb3", *VARIANTS] if part == "stepping" else programs, options)
+    return run_cases(CASES[part], PROGRAMS.get(part, programs), options)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,23 @@ import time
 from typing import Any
 
 
+def split(env: Any) -> Any:
+    """CartPole's positions and velocities as a dictionary of two vectors."""
+    from gymnasium import spaces
+    from gymnasium.wrappers import TransformObservation
+
+    low, high = env.observation_space.low, env.observation_space.high
+    parts = {"positions": slice(0, None, 2), "velocities": slice(1, None, 2)}
+    space = spaces.Dict({name: spaces.Box(low[part], high[part]) for name, part in parts.items()})
+    return TransformObservation(env, lambda obs: {name: obs[part] for name, part in parts.items()}, space)
+
+
 def build(options: argparse.Namespace) -> Any:
     """The model: same networks, same numbers, normalised environments."""
     from stable_baselines3.common.vec_env import SubprocVecEnv, VecNormalize
 
     steps = options.batch // options.n_envs
+    wrapper = split if options.policy == "MultiInputPolicy" else None
     settings: dict[str, Any] = {
         "n_steps": steps,
         "batch_size": options.minibatch,
@@ -26,14 +38,18 @@ def build(options: argparse.Namespace) -> Any:
     if options.program == "sppo":
         from sppo import SPPO, make_vec_env
 
-        env = make_vec_env(options.env, options.n_envs, seed=options.seed, backend=options.backend)
+        env = make_vec_env(
+            options.env, options.n_envs, options.seed, wrapper_class=wrapper, backend=options.backend
+        )
         kind: Any = SPPO
         settings.update(device="cpu", engine=options.engine)
     else:
         from stable_baselines3.common.env_util import make_vec_env as upstream_make
 
         processes = SubprocVecEnv if options.backend == "subproc" else None
-        env = upstream_make(options.env, options.n_envs, seed=options.seed, vec_env_cls=processes)
+        env = upstream_make(
+            options.env, options.n_envs, options.seed, wrapper_class=wrapper, vec_env_cls=processes
+        )
         if options.program == "sb3":
             from stable_baselines3 import PPO
 
@@ -45,9 +61,9 @@ def build(options: argparse.Namespace) -> Any:
             kind = SbxPPO
     if options.width != 64:
         settings["policy_kwargs"] = {"net_arch": [options.width, options.width]}
-    if options.env != "CartPole-v1":
+    if options.env != "CartPole-v1" or wrapper is not None:
         env = VecNormalize(env)
-    return kind("MlpPolicy", env, **settings)
+    return kind(options.policy, env, **settings)
 
 
 def time_iterations(model: Any, options: argparse.Namespace) -> dict[str, list[float]]:
@@ -81,6 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", choices=["sppo", "sb3", "sbx"], required=True)
     parser.add_argument("--env", default="HalfCheetah-v5")
+    parser.add_argument("--policy", default="MlpPolicy", help="MultiInputPolicy: on CartPole-v1 only")
     parser.add_argument("--n-envs", type=int, default=8)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--minibatch", type=int, default=64)

@@ -56,35 +56,34 @@ def normalize_step(
     rewards: np.ndarray,
     returns: np.ndarray,
     moments: np.ndarray,
-    counts: np.ndarray,
     out: np.ndarray,
     out_rewards: np.ndarray,
 ) -> None:
     """Everything ``VecNormalize`` does with the numbers of a step (float64 arithmetic, float32 out).
 
     :param returns: discounted sums of rewards so far, brought up to date here
-    :param moments: mean and variance of each observation, then of the returns, brought up to date here
-    :param counts: how many observations and returns these describe
+    :param moments: mean and variance of each observation, then of the returns, brought up to date here,
+        and how many numbers they describe, which is not
     """
     rows, width = obs.shape
     if training:
         for b in range(rows):
             returns[b] = returns[b] * gamma + rewards[b]
-        _update(moments, width, returns, counts[1])
+        _update(moments, width, returns)
     root = np.sqrt(moments[1, width] + epsilon)
     for b in range(rows):
         out_rewards[b] = _clip(rewards[b] / root, clip_reward)
     for j in range(width):
         if training:
-            _update(moments, j, obs[:, j], counts[0])
+            _update(moments, j, obs[:, j])
         root = np.sqrt(moments[1, j] + epsilon)
         for b in range(rows):
             out[b, j] = _clip((obs[b, j] - moments[0, j]) / root, clip_obs)
 
 
 @_inline
-def _update(moments: np.ndarray, j: int, new: np.ndarray, count: float) -> None:
-    """Column ``j`` of the moments, which describe ``count`` numbers, with ``new`` ones added."""
+def _update(moments: np.ndarray, j: int, new: np.ndarray) -> None:
+    """Column ``j`` of the moments with ``new`` numbers added."""
     rows = new.shape[0]
     total, squares = 0.0, 0.0
     for b in range(rows):
@@ -92,7 +91,7 @@ def _update(moments: np.ndarray, j: int, new: np.ndarray, count: float) -> None:
     for b in range(rows):
         distance = new[b] - total / rows
         squares += distance * distance
-    mean, var = moments[0, j], moments[1, j]
+    mean, var, count = moments[0, j], moments[1, j], moments[2, j]
     delta = total / rows - mean
     both = count + rows
     moments[0, j] = mean + delta * rows / both

@@ -52,7 +52,7 @@ class Actor:
     def __call__(
         self,
         parameters: np.ndarray,
-        observations: np.ndarray,
+        observations: np.ndarray | dict[str, np.ndarray],
         masks: np.ndarray | None,
         values: np.ndarray,
         log_probs: np.ndarray,
@@ -119,7 +119,7 @@ def collect_rollout(
 
         # Under the names they have in Stable-Baselines3, for callbacks that read them.
         values, log_probs = all_values[n_steps], all_log_probs[n_steps]
-        obs_tensor = th.from_numpy(model._last_obs)
+        obs_tensor = obs_as_tensor(model._last_obs, model.device)
         callback.update_locals({**locals(), "self": model})
         if not callback.on_step():
             return False
@@ -162,7 +162,11 @@ def _store(
     action_masks: np.ndarray | None,
 ) -> None:
     """``buffer.add`` for what the policy has not put there itself, without intermediate copies."""
-    buffer.observations[position] = model._last_obs.reshape(buffer.n_envs, *buffer.obs_shape)
+    if isinstance(buffer.obs_shape, dict):
+        for key, shape in buffer.obs_shape.items():
+            buffer.observations[key][position] = model._last_obs[key].reshape(buffer.n_envs, *shape)
+    else:
+        buffer.observations[position] = model._last_obs.reshape(buffer.n_envs, *buffer.obs_shape)
     buffer.actions[position] = actions.reshape(buffer.n_envs, buffer.action_dim)
     buffer.rewards[position] = rewards
     buffer.episode_starts[position] = model._last_episode_starts

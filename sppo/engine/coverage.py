@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from types import FunctionType
 
 import torch as th
+from gymnasium import spaces
 from numba import config
-from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.policies import ActorCriticPolicy, MultiInputActorCriticPolicy
+from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, MlpExtractor
 from torch.nn.modules import module as torch_module
 
 from sppo.surrogates import Surrogate
@@ -61,17 +62,19 @@ def check_surrogate(surrogate: Surrogate) -> None:
 
 def check_policy(policy: ActorCriticPolicy) -> None:
     """Only the plain multi-layer policies, on the processor, as Stable-Baselines3 makes them."""
-    from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+    from sb3_contrib.common.maskable import policies as maskable
 
     if config.DISABLE_JIT:  # type: ignore[attr-defined]
         raise Unsupported("a Numba that may not compile (NUMBA_DISABLE_JIT=1)")
-    if type(policy) not in (ActorCriticPolicy, MaskableActorCriticPolicy):
+    if type(policy) not in (
+        *(ActorCriticPolicy, MultiInputActorCriticPolicy),
+        *(maskable.MaskableActorCriticPolicy, maskable.MaskableMultiInputActorCriticPolicy),
+    ):
         raise Unsupported(f"the policy class {type(policy).__name__}")
     if getattr(policy, "use_sde", False):
         raise Unsupported("generalized state-dependent exploration (use_sde=True)")
     for extractor in (policy.pi_features_extractor, policy.vf_features_extractor):
-        if type(extractor) is not FlattenExtractor:
-            raise Unsupported(f"the features extractor {type(extractor).__name__}", changeable=True)
+        _check_extractor(extractor, policy.observation_space)
     if type(policy.mlp_extractor) is not MlpExtractor:
         raise Unsupported(f"the network class {type(policy.mlp_extractor).__name__}", changeable=True)
     for parameter in policy.parameters():
@@ -90,11 +93,21 @@ def check_policy(policy: ActorCriticPolicy) -> None:
     check_pristine(policy.action_dist)
 
 
+def _check_extractor(extractor: th.nn.Module, space: spaces.Space) -> None:
+    """Only what flattens: an array, or each part of a dictionary, one after the other."""
+    if type(extractor) is not (CombinedExtractor if isinstance(space, spaces.Dict) else FlattenExtractor):
+        raise Unsupported(f"the features extractor {type(extractor).__name__}", changeable=True)
+    for key, part in extractor.extractors.items() if isinstance(extractor, CombinedExtractor) else ():
+        if type(part) is not th.nn.Flatten:
+            raise Unsupported(f"the {type(part).__name__} that reads the observations' part {key!r}")
+
+
 def check_buffer(buffer: object) -> None:
     """Only upstream's own rollout buffers: another one's samples may not be what they look like."""
-    from sb3_contrib.common.maskable.buffers import MaskableRolloutBuffer
+    from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, MaskableRolloutBuffer
 
-    if type(buffer) not in (RolloutBuffer, MaskableRolloutBuffer):
+    known = (RolloutBuffer, DictRolloutBuffer, MaskableRolloutBuffer, MaskableDictRolloutBuffer)
+    if type(buffer) not in known:
         raise Unsupported(f"the rollout buffer {type(buffer).__name__}")
     check_pristine(buffer)
 

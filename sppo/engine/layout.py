@@ -80,15 +80,23 @@ def describe(policy: Any) -> Layout:
         heads=np.array([policy_head, value_head, log_std], np.int64),
         kind=kind,
         sizes=sizes,
-        n_features=_n_features(policy.observation_space),
+        n_features=int(policy.features_dim),
         n_parameters=table.n_parameters,
     )
 
 
 def features_of(
-    observations: np.ndarray, space: spaces.Space, normalize_images: bool, out: np.ndarray | None = None
+    observations: np.ndarray | dict[str, np.ndarray],
+    space: spaces.Space,
+    normalize_images: bool,
+    out: np.ndarray | None = None,
 ) -> np.ndarray:
     """Observations (one row per sample) as the float32 rows the first layers read."""
+    if isinstance(observations, dict):
+        assert isinstance(space, spaces.Dict)
+        # In the order of the space, in which ``CombinedExtractor`` puts them side by side.
+        parts = [features_of(observations[key], part, normalize_images) for key, part in space.spaces.items()]
+        return np.concatenate(parts, axis=1, out=out)
     rows = len(observations)
     if isinstance(space, spaces.Box) and not (normalize_images and is_image_space(space)):
         flat = observations.reshape(rows, -1)
@@ -169,12 +177,3 @@ def _distribution(policy: Any) -> tuple[int, np.ndarray]:
     ):
         return distributions.CATEGORICAL, np.array(list(distribution.action_dims), np.int64)
     raise Unsupported(f"the action distribution {type(distribution).__name__}")
-
-
-def _n_features(space: spaces.Space) -> int:
-    if isinstance(space, spaces.Discrete):
-        return int(space.n)
-    if isinstance(space, spaces.MultiDiscrete):
-        return int(sum(space.nvec))
-    assert space.shape is not None
-    return int(np.prod(space.shape))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from stable_baselines3.common.running_mean_std import RunningMeanStd
@@ -16,51 +18,82 @@ from sppo.engine.coverage import Unsupported, check_pristine
 
 def stepper(env: VecEnv) -> Callable[[np.ndarray], VecEnvStepReturn]:
     """``env.step``, with the arithmetic compiled if ``env`` is a ``VecNormalize`` as upstream wrote it."""
-    if type(env) is not VecNormalize or type(getattr(env, "obs_rms", None)) is not RunningMeanStd:
+    if type(env) is not VecNormalize:
+        return env.step
+    statistics: Any = getattr(env, "obs_rms", None)
+    keys = list(statistics) if isinstance(statistics, dict) else None
+    every = [statistics] if keys is None else list(statistics.values())
+    if not every or keys != env.norm_obs_keys or any(type(one) is not RunningMeanStd for one in every):
         return env.step
     try:
         check_pristine(env)
     except Unsupported:
         return env.step
-    return functools.partial(_fast_step, env)
+    ends = [0, *itertools.accumulate(one.mean.size for one in every)]
+    columns = [slice(start, end) for start, end in itertools.pairwise(ends)]
+    return functools.partial(_fast_step, env, keys, columns)
 
 
-def _fast_step(env: VecNormalize, actions: np.ndarray) -> VecEnvStepReturn:
+def _fast_step(
+    env: VecNormalize, keys: list[str] | None, columns: list[slice], actions: np.ndarray
+) -> VecEnvStepReturn:
+    """``env.step``.
+
+    :param keys: the parts of a dictionary that are normalised; ``None`` if observations are arrays
+    :param columns: where these parts are when they stand side by side
+    """
     if not env.norm_obs:
         return env.step(actions)
     env.venv.step_async(actions)
+    obs: Any
     obs, rewards, dones, infos = env.venv.step_wait()
-    if not isinstance(obs, np.ndarray) or obs.dtype not in (np.float32, np.float64):
-        raise TypeError(f"VecNormalize needs arrays of floating-point observations, got {type(obs)}")
+    statistics: Any = env.obs_rms
     env.old_obs, env.old_reward = obs, rewards
-    normalized, rewards = _normalize(env, obs, rewards)
+    if keys is None:
+        (obs,), rewards = _normalize(env, [statistics], [obs], columns, rewards)
+    else:
+        every, before = [statistics[key] for key in keys], [obs[key] for key in keys]
+        after, rewards = _normalize(env, every, before, columns, rewards)
+        obs = type(obs)((key, part.copy()) for key, part in obs.items())
+        obs.update(zip(keys, after, strict=True))
     if dones.any():
         for index in np.flatnonzero(dones):
             if "terminal_observation" in infos[index]:
                 infos[index]["terminal_observation"] = env.normalize_obs(infos[index]["terminal_observation"])
         env.returns[dones] = 0
-    return normalized, rewards, dones, infos
+    return obs, rewards, dones, infos
 
 
-def _normalize(env: VecNormalize, obs: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    obs_rms, ret_rms = env.obs_rms, env.ret_rms
-    assert isinstance(obs_rms, RunningMeanStd)
-    rows, width = len(obs), obs_rms.mean.size
-    moments = np.empty((2, width + 1))
-    moments[0, :width], moments[1, :width] = obs_rms.mean.ravel(), obs_rms.var.ravel()
-    moments[0, width], moments[1, width] = ret_rms.mean, ret_rms.var
+def _normalize(
+    env: VecNormalize,
+    statistics: list[RunningMeanStd],
+    parts: list[np.ndarray],
+    columns: list[slice],
+    rewards: np.ndarray,
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Parts of the observations, and the rewards."""
+    rows, ret_rms = len(rewards), env.ret_rms
+    flat = [part.reshape(rows, -1) for part in parts]
+    obs = flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1, dtype=np.float64)
+    moments = np.empty((3, obs.shape[1] + 1))
+    for rms, column in zip(statistics, columns, strict=True):
+        moments[0, column], moments[1, column] = rms.mean.ravel(), rms.var.ravel()
+        moments[2, column] = rms.count
+    moments[0, -1], moments[1, -1], moments[2, -1] = ret_rms.mean, ret_rms.var, ret_rms.count
     returns = np.array(env.returns, np.float64)
     normalized, scaled = np.empty(obs.shape, np.float32), np.empty(rewards.shape, np.float32)
     bookkeeping.normalize_step(
         *(float(env.clip_obs), float(env.clip_reward), float(env.gamma), float(env.epsilon)),
-        *(bool(env.training), obs.reshape(rows, width), rewards, returns, moments),
-        *(np.array([obs_rms.count, ret_rms.count]), normalized.reshape(rows, width), scaled),
+        bool(env.training),
+        *(obs, rewards, returns, moments, normalized, scaled),
     )
     if env.training:
         env.returns = returns
-        obs_rms.mean = moments[0, :width].reshape(obs_rms.mean.shape)
-        obs_rms.var = moments[1, :width].reshape(obs_rms.var.shape)
-        ret_rms.mean, ret_rms.var = moments[0, width], moments[1, width]
-        obs_rms.count += rows
+        for rms, column in zip(statistics, columns, strict=True):
+            rms.mean = moments[0, column].reshape(rms.mean.shape)
+            rms.var = moments[1, column].reshape(rms.var.shape)
+            rms.count += rows
+        ret_rms.mean, ret_rms.var = moments[0, -1], moments[1, -1]
         ret_rms.count += rows
-    return normalized, scaled if env.norm_reward else rewards.astype(np.float32)
+    after = [normalized[:, column].reshape(part.shape) for part, column in zip(parts, columns, strict=True)]
+    return after, scaled if env.norm_reward else rewards.astype(np.float32)

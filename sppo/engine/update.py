@@ -165,7 +165,12 @@ def _segments(sizes: list[int], owners: np.ndarray) -> np.ndarray:
 def _flatten(buffer: RolloutBuffer) -> None:
     if buffer.generator_ready:
         return
-    names = ["observations", "actions", "values", "log_probs", "advantages", "returns"]
+    names = ["actions", "values", "log_probs", "advantages", "returns"]
     for name in [*names, "action_masks"] if hasattr(buffer, "action_masks") else names:
         setattr(buffer, name, buffer.swap_and_flatten(getattr(buffer, name)))
+    seen = buffer.observations
+    if isinstance(seen, dict):
+        seen.update({key: buffer.swap_and_flatten(part) for key, part in seen.items()})
+    else:
+        buffer.observations = buffer.swap_and_flatten(seen)
     buffer.generator_ready = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from typing import Any
 
 import gymnasium as gym
@@ -22,7 +23,23 @@ OBSERVATIONS: dict[str, spaces.Space] = {
     "multidiscrete": spaces.MultiDiscrete([3, 4]),
     "multibinary": spaces.MultiBinary(4),
     "image": spaces.Box(0, 255, (6, 6, 1), np.uint8),
-    "dict": spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,), np.float32)}),
+    "dict": spaces.Dict(
+        # Not in the order of the alphabet, which a plain dictionary would be brought into.
+        OrderedDict(
+            place=spaces.Box(-2.0, 2.0, (3,), np.float32),
+            room=spaces.Discrete(6),
+            doors=spaces.MultiBinary(4),
+            grid=spaces.Box(-2.0, 2.0, (2, 3), np.float64),
+            cards=spaces.MultiDiscrete([3, 4]),
+            apples=spaces.Box(-3, 3, (2,), np.int64),
+        )
+    ),
+    "dict-vectors": spaces.Dict(
+        {"place": spaces.Box(-2.0, 2.0, (3,), np.float32), "goal": spaces.Box(-2.0, 2.0, (2, 2), np.float64)}
+    ),
+    "dict-image": spaces.Dict(
+        {"seen": spaces.Box(0, 255, (36, 36, 1), np.uint8), "place": spaces.Box(-2.0, 2.0, (3,), np.float32)}
+    ),
 }
 ACTIONS: dict[str, spaces.Space] = {
     "box": spaces.Box(-1.0, 1.0, (3,), np.float32),
@@ -85,7 +102,8 @@ def make_model(
         **kwargs,
     }
     algorithm = MaskableSPPO if masked else SPPO
-    return algorithm("MlpPolicy", make_env(observation, action), **settings)
+    policy = "MultiInputPolicy" if observation.startswith("dict") else "MlpPolicy"
+    return algorithm(policy, make_env(observation, action), **settings)
 
 
 def flat(policy: th.nn.Module) -> np.ndarray:

@@ -9,6 +9,7 @@ import pytest
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sppo import SPPO
@@ -25,6 +26,11 @@ ARRAYS = (
     "log_probs",
     "advantages",
     "returns",
+)
+#: what callbacks read of a step
+SHOWN = (
+    *("obs_tensor", "actions", "clipped_actions", "values", "log_probs"),
+    *("new_obs", "rewards", "dones"),
 )
 
 
@@ -52,27 +58,34 @@ def rollout(model: Any, engine: str) -> tuple[Any, Recorder]:
     return model.rollout_buffer, recorder
 
 
+def assert_same(ours: Any, theirs: Any, name: str) -> None:
+    """Same kind of array or dictionary of arrays, in shape, type and order, and same numbers to rounding."""
+    assert type(ours) is type(theirs), name
+    if isinstance(theirs, dict):
+        assert list(ours) == list(theirs), name
+        for key in theirs:
+            assert_same(ours[key], theirs[key], f"{name}, {key}")
+        return
+    assert ours.shape == theirs.shape, name
+    assert ours.dtype == theirs.dtype, name
+    np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5, err_msg=name)
+
+
 def assert_same_rollout(make: Any) -> None:
     reference, shown = rollout(make(), "reference")
     fast, shown_fast = rollout(make(), "fast")
     names = [*ARRAYS, "action_masks"] if hasattr(reference, "action_masks") else ARRAYS
     for name in names:
-        a, b = getattr(reference, name), getattr(fast, name)
-        assert a.dtype == b.dtype
-        assert a.shape == b.shape
-        np.testing.assert_allclose(b, a, rtol=2e-4, atol=2e-5, err_msg=name)
+        assert_same(getattr(fast, name), getattr(reference, name), name)
     assert (reference.pos, reference.full) == (fast.pos, fast.full)
     assert shown.timesteps == shown_fast.timesteps
     for a, b in zip(shown.steps, shown_fast.steps, strict=True):
-        for name in ("actions", "clipped_actions", "new_obs", "rewards", "dones", "values", "log_probs"):
+        for name in SHOWN:
             if name not in a:
                 assert name == "clipped_actions", "MaskablePPO has no such variable"
                 continue
-            assert type(a[name]) is type(b[name]), name
-            assert a[name].shape == b[name].shape, name
-            assert a[name].dtype == b[name].dtype, name
-            np.testing.assert_allclose(b[name], a[name], rtol=2e-4, atol=2e-5, err_msg=name)
-        assert {"self", "env", "infos", "obs_tensor", "rollout_buffer", "n_steps", "callback"} <= b.keys()
+            assert_same(b[name], a[name], name)
+        assert {"self", "env", "infos", "rollout_buffer", "n_steps", "callback"} <= b.keys()
         assert [sorted(info) for info in a["infos"]] == [sorted(info) for info in b["infos"]]
 
 
@@ -82,38 +95,88 @@ def test_actions(action: str) -> None:
 
 
 @pytest.mark.parametrize("action", ["discrete", "multidiscrete", "multibinary"])
-def test_masked_actions(action: str) -> None:
-    assert_same_rollout(lambda: make_model(action=action, masked=True))
+@pytest.mark.parametrize("observation", ["vector", "dict"])
+def test_masked_actions(observation: str, action: str) -> None:
+    assert_same_rollout(lambda: make_model(observation, action, masked=True))
 
 
-@pytest.mark.parametrize("observation", ["double", "matrix", "discrete", "multidiscrete", "multibinary"])
+@pytest.mark.parametrize(
+    "observation", ["double", "matrix", "discrete", "multidiscrete", "multibinary", "dict", "dict-vectors"]
+)
 def test_observations(observation: str) -> None:
     assert_same_rollout(lambda: make_model(observation=observation))
 
 
-def normalized(**kwargs: Any) -> SPPO:
-    env = VecNormalize(make_env("double"), gamma=0.9, clip_obs=1.5, clip_reward=2.0, **kwargs)
-    return SPPO("MlpPolicy", env, n_steps=48, batch_size=16, seed=1, device="cpu")
+def normalized(observation: str, **kwargs: Any) -> SPPO:
+    env = VecNormalize(make_env(observation), gamma=0.9, clip_obs=1.5, clip_reward=2.0, **kwargs)
+    policy = "MultiInputPolicy" if observation.startswith("dict") else "MlpPolicy"
+    return SPPO(policy, env, n_steps=48, batch_size=16, seed=1, device="cpu")
+
+
+def statistics(env: VecNormalize) -> list[RunningMeanStd]:
+    if not env.norm_obs:
+        return [env.ret_rms]
+    return [env.ret_rms, *(env.obs_rms.values() if isinstance(env.obs_rms, dict) else [env.obs_rms])]
 
 
 @pytest.mark.parametrize("options", [{}, {"norm_obs": False}, {"norm_reward": False}, {"training": False}])
-def test_vec_normalize(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("observation", "keys"),
+    [
+        ("double", None),
+        ("integers", None),
+        ("dict-vectors", None),
+        ("dict", ["grid", "place"]),
+        ("dict", ["apples"]),
+        ("dict", []),
+    ],
+)
+def test_vec_normalize(observation: str, keys: list[str] | None, options: dict[str, Any]) -> None:
     """Same statistics, same normalised observations and rewards, same normalised last observations."""
-    assert_same_rollout(lambda: normalized(**options))
+    options = {**options, "norm_obs_keys": keys}
+    assert_same_rollout(lambda: normalized(observation, **options))
     models = {}
     for engine in ("reference", "fast"):
-        models[engine] = normalized(**options)
+        models[engine] = normalized(observation, **options)
         rollout(models[engine], engine)
     a, b = (models[engine].get_vec_normalize_env() for engine in ("reference", "fast"))
     assert a is not None
     assert b is not None
-    for x, y in ((a.ret_rms, b.ret_rms), *([(a.obs_rms, b.obs_rms)] if a.norm_obs else [])):
+    for x, y in zip(statistics(a), statistics(b), strict=True):
         np.testing.assert_allclose(y.mean, x.mean, rtol=1e-6)
         np.testing.assert_allclose(y.var, x.var, rtol=1e-6)
         assert y.count == x.count
         assert np.shape(y.mean) == np.shape(x.mean)
-    np.testing.assert_allclose(a.get_original_obs(), b.get_original_obs())
+    assert_same(b.get_original_obs(), a.get_original_obs(), "original observations")
     np.testing.assert_allclose(a.get_original_reward(), b.get_original_reward(), rtol=1e-4, atol=1e-5)
+
+
+def test_statistics_of_different_age_are_kept_apart() -> None:
+    """A part whose mean and variance were taken from elsewhere moves less with every step."""
+    models = []
+    for engine in ("reference", "fast"):
+        model = normalized("dict-vectors")
+        env = model.get_vec_normalize_env()
+        assert env is not None
+        assert isinstance(env.obs_rms, dict)
+        env.obs_rms["goal"].count = 1000.0
+        rollout(model, engine)
+        models.append(env)
+    for x, y in zip(*map(statistics, models), strict=True):
+        np.testing.assert_allclose(y.mean, x.mean, rtol=1e-6)
+        assert y.count == x.count
+
+
+@pytest.mark.parametrize("step", ["subset", "replaced"])
+def test_a_normalisation_that_was_changed_by_hand_is_upstreams(step: str) -> None:
+    env = VecNormalize(make_env("dict-vectors"))
+    assert isinstance(env.obs_rms, dict)
+    assert stepper(env) != env.step
+    if step == "subset":
+        env.norm_obs_keys = ["place"]
+    else:
+        env.obs_rms["place"] = type("Own", (RunningMeanStd,), {})(shape=(3,))
+    assert stepper(env) == env.step
 
 
 def test_normalized_steps_from_the_same_actions_are_the_same_numbers() -> None:

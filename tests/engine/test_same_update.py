@@ -125,10 +125,26 @@ def test_settings(setting: str) -> None:
 
 @pytest.mark.parametrize(
     "observation",
-    ["double", "matrix", "integers", "discrete", "multidiscrete", "multibinary"],
+    ["double", "matrix", "integers", "discrete", "multidiscrete", "multibinary", "dict", "dict-vectors"],
 )
 def test_observations(observation: str) -> None:
     assert_same_update(make_model(observation=observation, action="discrete"))
+
+
+@pytest.mark.parametrize("surrogate", ["sppo", "smdpo", "constrained"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_dictionaries(surrogate: str, masked: bool) -> None:
+    model = make_model("dict", "multidiscrete", masked=masked, ent_coef=0.01, **SURROGATES[surrogate])
+    assert_same_update(model)
+
+
+@pytest.mark.parametrize("setting", ["budget", "critic-passes", "fresh-advantages", "everything"])
+def test_settings_with_dictionaries(setting: str) -> None:
+    assert_same_update(make_model("dict", **SETTINGS[setting]))
+
+
+def test_dictionaries_with_an_extractor_for_each_network() -> None:
+    assert_same_update(make_model("dict", policy_kwargs=dict(NETWORKS["own-extractors"])))
 
 
 def test_image_observations_in_a_flat_network() -> None:
