@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sppo.algorithms import SPPO, MaskableSPPO, RecurrentSPPO
+    from sppo.algorithms import SPPO, MaskableRecurrentSPPO, MaskableSPPO, RecurrentSPPO
     from sppo.algorithms.advice import check
     from sppo.checkpoint import ExactCheckpointCallback
     from sppo.envs.factory import make_vec_env
@@ -21,6 +21,7 @@ __version__ = "0.1.0"
 __all__ = [
     "SPPO",
     "ExactCheckpointCallback",
+    "MaskableRecurrentSPPO",
     "MaskableSPPO",
     "RecurrentSPPO",
     "__version__",
@@ -34,6 +35,7 @@ __all__ = [
 _HOMES = {
     "SPPO": "sppo.algorithms",
     "ExactCheckpointCallback": "sppo.checkpoint",
+    "MaskableRecurrentSPPO": "sppo.algorithms",
     "MaskableSPPO": "sppo.algorithms",
     "RecurrentSPPO": "sppo.algorithms",
     "check": "sppo.algorithms.advice",

@@ -1,8 +1,8 @@
 """RL Zoo with sppo's algorithms: ``python -m sppo.zoo train --algo sppo --env HalfCheetah-v5``.
 
-Registers ``sppo``, ``sppo_lstm`` and ``sppo_mask`` beside the zoo's own algorithms and runs the zoo's
-``train``, ``enjoy`` or plotting scripts, with their own options. Unless ``--conf-file`` says otherwise
-the hyperparameters come from ``sppo/hyperparams/``.
+Registers ``sppo``, ``sppo_lstm``, ``sppo_mask`` and ``sppo_mask_lstm`` beside the zoo's own algorithms and
+runs the zoo's ``train``, ``enjoy`` or plotting scripts, with their own options. Unless ``--conf-file`` says
+otherwise the hyperparameters come from ``sppo/hyperparams/``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from sppo.algorithms import SPPO, MaskableSPPO, RecurrentSPPO
+from sppo.algorithms import SPPO, MaskableRecurrentSPPO, MaskableSPPO, RecurrentSPPO
+from sppo.algorithms.maskable_recurrent import MaskableRecurrentEvalCallback
 from sppo.parameters import LINEAR
 
 try:
@@ -42,21 +43,17 @@ SCRIPTS = {
 }
 
 
-class ZooMaskableSPPO(MaskableSPPO):
-    """MaskableSPPO as the zoo calls it, which knows nothing of masks.
-
-    Masks come from the environment; an environment that offers none is trained without.
-    """
+class _AsksForMasks:
+    """Mix-in for the zoo, which knows nothing of masks: they come from the environment, if it offers any."""
 
     #: the environment that ``enjoy`` plays in; ``predict`` asks it for masks
     test_env: VecEnv | None = None
 
-    def learn(self, *args: Any, **kwargs: Any) -> ZooMaskableSPPO:
-        assert self.env is not None
-        return super().learn(*args, use_masking=is_masking_supported(self.env), **kwargs)
+    def learn(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().learn(*args, use_masking=is_masking_supported(self.env), **kwargs)  # type: ignore[misc]
 
     def predict(
-        self,
+        self: Any,
         observation: np.ndarray | dict[str, np.ndarray],
         state: tuple[np.ndarray, ...] | None = None,
         episode_start: np.ndarray | None = None,
@@ -66,10 +63,28 @@ class ZooMaskableSPPO(MaskableSPPO):
         env = type(self).test_env
         if action_masks is None and env is not None and is_masking_supported(env):
             action_masks = get_action_masks(env)
-        return super().predict(observation, state, episode_start, deterministic, action_masks)
+        return super().predict(observation, state, episode_start, deterministic, action_masks)  # type: ignore[misc]
 
 
-ALGORITHMS = {"sppo": SPPO, "sppo_lstm": RecurrentSPPO, "sppo_mask": ZooMaskableSPPO}
+class ZooMaskableSPPO(_AsksForMasks, MaskableSPPO):
+    """MaskableSPPO as the zoo calls it."""
+
+
+class ZooMaskableRecurrentSPPO(_AsksForMasks, MaskableRecurrentSPPO):
+    """MaskableRecurrentSPPO as the zoo calls it."""
+
+
+ALGORITHMS = {
+    "sppo": SPPO,
+    "sppo_lstm": RecurrentSPPO,
+    "sppo_mask": ZooMaskableSPPO,
+    "sppo_mask_lstm": ZooMaskableRecurrentSPPO,
+}
+#: algorithms with masks -> what evaluates them
+EVALUATIONS: dict[str, type[EvalCallback]] = {
+    "sppo_mask": MaskableEvalCallback,
+    "sppo_mask_lstm": MaskableRecurrentEvalCallback,
+}
 
 
 class ExperimentManager(exp_manager.ExperimentManager):
@@ -79,10 +94,10 @@ class ExperimentManager(exp_manager.ExperimentManager):
         if algo in ALGORITHMS and kwargs.get("config") is None:
             kwargs["config"] = str(HYPERPARAMS / f"{algo}.yml")
         super().__init__(args, algo, *others, **kwargs)
-        if algo == "sppo_mask" and self.optimize_hyperparameters:
+        if algo in EVALUATIONS and self.optimize_hyperparameters:
             raise ValueError(
                 "the zoo's hyperparameter optimisation evaluates without action masks: "
-                "optimise with --algo sppo, or write the study with sb3-contrib's MaskableEvalCallback"
+                f"optimise with --algo sppo, or write the study with {EVALUATIONS[algo].__name__}"
             )
 
     @staticmethod
@@ -96,15 +111,15 @@ class ExperimentManager(exp_manager.ExperimentManager):
 
     def create_callbacks(self) -> None:
         super().create_callbacks()
-        if self.algo == "sppo_mask":
-            self.callbacks = [_with_masks(callback) for callback in self.callbacks]
+        if self.algo in EVALUATIONS:
+            self.callbacks = [_with_masks(each, EVALUATIONS[self.algo]) for each in self.callbacks]
 
 
-def _with_masks(callback: BaseCallback) -> BaseCallback:
+def _with_masks(callback: BaseCallback, masked: type[EvalCallback]) -> BaseCallback:
     """The same evaluation with masks, where the environment offers them."""
     if not isinstance(callback, EvalCallback) or not is_masking_supported(callback.eval_env):
         return callback
-    return MaskableEvalCallback(
+    return masked(
         callback.eval_env,
         callback_on_new_best=callback.callback_on_new_best,
         n_eval_episodes=callback.n_eval_episodes,
@@ -146,8 +161,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _remembering_test_env(*args: Any, **kwargs: Any) -> VecEnv:
-    ZooMaskableSPPO.test_env = zoo_utils.create_test_env(*args, **kwargs)
-    return ZooMaskableSPPO.test_env
+    _AsksForMasks.test_env = zoo_utils.create_test_env(*args, **kwargs)
+    return _AsksForMasks.test_env
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ def zoo(directory: Path, *arguments: str) -> str:
         "sppo",
         pytest.param("sppo_lstm", marks=pytest.mark.slow),
         pytest.param("sppo_mask", marks=pytest.mark.slow),
+        pytest.param("sppo_mask_lstm", marks=pytest.mark.slow),
     ],
 )
 def test_train_and_enjoy(algorithm: str, tmp_path: Path) -> None:
@@ -46,9 +47,10 @@ def test_train_and_enjoy(algorithm: str, tmp_path: Path) -> None:
     assert "Mean reward" in zoo(tmp_path, "enjoy", *options, "-n", "60", "--no-render")
 
 
-def test_masks_reach_training_evaluation_and_enjoy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", ["sppo_mask", pytest.param("sppo_mask_lstm", marks=pytest.mark.slow)])
+def test_masks_reach_training_evaluation_and_enjoy(algorithm: str, tmp_path: Path) -> None:
     """The environment raises at a forbidden action, so finishing proves that masks were used."""
-    options = ["--algo", "sppo_mask", "--env", "SppoForbidding-v0", "--gym-packages", ENVIRONMENTS]
+    options = ["--algo", algorithm, "--env", "SppoForbidding-v0", "--gym-packages", ENVIRONMENTS]
     zoo(
         tmp_path,
         "train",
@@ -56,7 +58,7 @@ def test_masks_reach_training_evaluation_and_enjoy(tmp_path: Path) -> None:
         *("-f", "logs", "-n", "64", "--eval-freq", "32", "--eval-episodes", "2"),
         *("-params", "n_steps:32", "batch_size:16", "n_epochs:1"),
     )
-    assert (tmp_path / "logs/sppo_mask/SppoForbidding-v0_1/evaluations.npz").is_file()
+    assert (tmp_path / "logs" / algorithm / "SppoForbidding-v0_1/evaluations.npz").is_file()
     output = zoo(tmp_path, "enjoy", *options, "-f", "logs", "-n", "40", "--no-render", "--stochastic")
     assert "Mean reward: 10.00" in output
 

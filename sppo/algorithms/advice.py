@@ -24,7 +24,7 @@ UNBOUNDED = 1e30
 def check(model: SurrogateAlgorithm, warn: bool = True) -> list[str]:
     """Look a model over for the usual mistakes.
 
-    :param model: an SPPO, MaskableSPPO or RecurrentSPPO, trained or not. Once it has collected a rollout,
+    :param model: an SPPO or one of its relatives, trained or not. Once it has collected a rollout,
         the observations seen are looked at, too.
     :param warn: also give each finding as a warning
     :return: what was found, each with what to do about it; empty if nothing was

@@ -9,11 +9,26 @@ import numpy as np
 import torch as th
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.algorithms.engine_choice import replaced_by_engine
 from sppo.algorithms.surrogate_algorithm import SurrogateAlgorithm
 from sppo.checkpoint.algorithm import Checkpointable
+
+MaskSource = Callable[[GymEnv], np.ndarray]
+
+
+def mask_source(env: GymEnv, use_masking: bool = True) -> MaskSource | None:
+    """Where the allowed actions come from; ``None`` if all are to be allowed.
+
+    :raises ValueError: if the environments do not tell
+    """
+    if not use_masking:
+        return None
+    if not is_masking_supported(env):
+        raise ValueError("the environment has no action_masks(): wrap it in sb3_contrib's ActionMasker")
+    return get_action_masks
 
 
 class MaskableSPPO(Checkpointable, SurrogateAlgorithm, MaskablePPO):
@@ -26,12 +41,8 @@ class MaskableSPPO(Checkpointable, SurrogateAlgorithm, MaskablePPO):
 
     run_prefix = "Maskable"
 
-    def _mask_source(self, env: VecEnv, use_masking: bool = True) -> Callable[[VecEnv], np.ndarray] | None:
-        if not use_masking:
-            return None
-        if not is_masking_supported(env):
-            raise ValueError("the environment has no action_masks(): wrap it in sb3_contrib's ActionMasker")
-        return get_action_masks
+    def _mask_source(self, env: VecEnv, use_masking: bool = True) -> MaskSource | None:
+        return mask_source(env, use_masking)
 
     @replaced_by_engine
     def _evaluate_actions(

@@ -1,4 +1,4 @@
-"""What SPPO, MaskableSPPO and RecurrentSPPO share: the new parameters and the one update loop.
+"""What SPPO and its relatives share: the new parameters and the one update loop.
 
 :class:`SurrogateAlgorithm` stands before the upstream class in the method resolution order and replaces
 its ``train``. Everything else (saving, callbacks, logging) is inherited, and so is the collection of
@@ -57,8 +57,8 @@ from sppo.surrogates import (
 class SurrogateAlgorithm(EngineChoice, SafeLoading):
     """Mix-in that trains an upstream PPO class with any surrogate of the family.
 
-    Use it through :class:`sppo.SPPO`, which documents the parameters, :class:`sppo.MaskableSPPO` or
-    :class:`sppo.RecurrentSPPO`.
+    Use it through :class:`sppo.SPPO`, which documents the parameters, :class:`sppo.MaskableSPPO`,
+    :class:`sppo.RecurrentSPPO` or :class:`sppo.MaskableRecurrentSPPO`.
 
     :param args: the upstream class's parameters, unchanged and in the same order
     :param kwargs: likewise, and the parameters of a surrogate chosen by name
@@ -377,6 +377,9 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
         """The minibatch's actions in the type that the policy's distribution wants."""
         if isinstance(self.action_space, spaces.Discrete):
             return rollout_data.actions.long().flatten()
+        if isinstance(self.action_space, spaces.MultiBinary):
+            # sb3-contrib's recurrent buffers keep integers, which Bernoulli distributions refuse.
+            return rollout_data.actions.float()
         return rollout_data.actions
 
     def _finish_update(

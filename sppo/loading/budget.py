@@ -6,14 +6,15 @@ between many places is charged as often as it is copied.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
+from stable_baselines3.common.policies import BasePolicy
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -116,7 +117,8 @@ def charge_model(data: Mapping[str, Any], n_envs: int, budget: Budget) -> None:
             f"{samples * row / 2**30:.0f} GiB; if that is right, load it with trust=True"
         )
     budget.memory(TRIAL_BYTES * (spaces.flatdim(observation) + spaces.flatdim(action)))
-    if isinstance(policy, type) and issubclass(policy, MaskableActorCriticPolicy):
+    is_policy = isinstance(policy, type) and issubclass(policy, BasePolicy)
+    if is_policy and "action_masks" in inspect.signature(policy.predict).parameters:
         # Masks are not zeros but ones.
         budget.memory(4 * samples * spaces.flatdim(action))
 

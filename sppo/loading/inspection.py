@@ -63,9 +63,9 @@ def report(raw: bytes, label: str) -> tuple[list[str], bool]:
 
 def _model_report(raw: bytes, label: str) -> tuple[list[str], bool]:
     # Here, because the algorithms import this package.
-    from sppo import SPPO, MaskableSPPO, RecurrentSPPO
+    from sppo import SPPO, MaskableRecurrentSPPO, MaskableSPPO, RecurrentSPPO
 
-    found = read_model_file(raw, settable(SPPO, MaskableSPPO, RecurrentSPPO), {})
+    found = read_model_file(raw, settable(SPPO, MaskableSPPO, RecurrentSPPO, MaskableRecurrentSPPO), {})
     lines = [f"{label}: a model saved by Stable-Baselines3 {printable(found.version, 20)}", "", "members"]
     lines += [f"  {name:<28} {size:>12,} bytes" for name, size in found.members.items()]
     lines += ["", "weights (read as numbers only)"]

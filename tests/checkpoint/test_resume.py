@@ -19,7 +19,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecEnvWrapper, VecNormalize
 
-from sppo import SPPO, MaskableSPPO, RecurrentSPPO
+from sppo import SPPO, MaskableRecurrentSPPO, MaskableSPPO, RecurrentSPPO
 from sppo import make_vec_env as our_make_vec_env
 from sppo.algorithms.finite import NonFiniteError
 from sppo.checkpoint import (
@@ -98,6 +98,12 @@ CASES: dict[str, tuple[Any, str, Callable[[], VecEnv], dict[str, Any]]] = {
         "MlpPolicy",
         lambda: make_vec_env(lambda: gym.make("SppoResumed-v0", action="discrete"), 2, seed=3),
         {},
+    ),
+    "masks and lstm": (
+        MaskableRecurrentSPPO,
+        "MlpLstmPolicy",
+        lambda: make_vec_env(lambda: gym.make("SppoResumed-v0", action="multidiscrete"), 2, seed=3),
+        LSTM,
     ),
     "dict": (
         SPPO,

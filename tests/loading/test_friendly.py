@@ -20,7 +20,7 @@ from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 import sppo
-from sppo import SPPO, MaskableSPPO, RecurrentSPPO, load_vec_normalize
+from sppo import SPPO, MaskableRecurrentSPPO, MaskableSPPO, RecurrentSPPO, load_vec_normalize
 from sppo.loading import LoadError, inspection
 from tests.algorithms.environments import SpaceEnv
 from tests.loading.filecraft import FIXTURES
@@ -190,6 +190,13 @@ def test_old_statistics(release: str) -> None:
             RecurrentSPPO,
             "MultiInputLstmPolicy",
             "dict",
+            "discrete",
+            {"policy_kwargs": {"lstm_hidden_size": 4}},
+        ),
+        (
+            MaskableRecurrentSPPO,
+            "MlpLstmPolicy",
+            "vector",
             "discrete",
             {"policy_kwargs": {"lstm_hidden_size": 4}},
         ),
