@@ -26,7 +26,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sppo import SPPO, MaskableSPPO, RecurrentSPPO, __version__
+from sppo import SPPO, MaskableRecurrentSPPO, MaskableSPPO, RecurrentSPPO, __version__
 from sppo.loading.errors import refused
 from sppo.loading.model_file import read_bytes, read_model_file, settable
 from sppo.loading.vec_normalize import read_vec_normalize
@@ -121,7 +121,9 @@ class _Graph(th.nn.Module):
             real = key in self.normalizers or np.issubdtype(space.dtype, np.floating)
             found[_name(key)] = th.as_tensor(np.zeros((3, *space.shape), np.float32 if real else space.dtype))
         if self.maskable:
-            found["action_masks"] = th.ones((3, self.policy.action_net.out_features), dtype=th.bool)
+            space = self.policy.action_space
+            width = spaces.flatdim(space) * (2 if isinstance(space, spaces.MultiBinary) else 1)
+            found["action_masks"] = th.ones((3, width), dtype=th.bool)
         if self.recurrent:
             found["episode_start"] = th.zeros(3, dtype=th.bool)
             layers, _, width = self.policy.lstm_hidden_state_shape
@@ -292,7 +294,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _load(path: pathlib.Path) -> OnPolicyAlgorithm:
     """The model in a file, of the class that its policy belongs to."""
-    classes = (RecurrentSPPO, MaskableSPPO, SPPO)
+    classes = (MaskableRecurrentSPPO, RecurrentSPPO, MaskableSPPO, SPPO)
     with refused(str(path)):
         policy = read_model_file(read_bytes(path, "zip")[0], settable(*classes), {}).data.get("policy_class")
     for cls in classes:

@@ -59,6 +59,17 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
                 logits = th.where(allowed.reshape(logits.shape), logits, FORBIDDEN)
         return self.action_dist.proba_distribution(action_logits=logits)
 
+    def _predict(  # type: ignore[override]
+        self,
+        observation: th.Tensor,
+        lstm_states: tuple[th.Tensor, th.Tensor],
+        episode_starts: th.Tensor,
+        deterministic: bool = False,
+        action_masks: Masks | None = None,
+    ) -> tuple[th.Tensor, tuple[th.Tensor, ...]]:
+        with self.masked(self._masks if action_masks is None else action_masks):
+            return super()._predict(observation, lstm_states, episode_starts, deterministic)
+
     def predict(
         self,
         observation: np.ndarray | dict[str, np.ndarray],
