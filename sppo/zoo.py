@@ -19,10 +19,11 @@ from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from sppo.algorithms import SPPO, MaskableRecurrentSPPO, MaskableSPPO, RecurrentSPPO
 from sppo.algorithms.maskable_recurrent import MaskableRecurrentEvalCallback
+from sppo.algorithms.surrogate_algorithm import SurrogateAlgorithm
 from sppo.parameters import LINEAR
 
 try:
@@ -154,6 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         module.ExperimentManager = ExperimentManager
     elif script == "enjoy":
         module.create_test_env = _remembering_test_env
+        module.ALGOS = zoo_utils.ALGOS | {name: _AsSaved(kind) for name, kind in ALGORITHMS.items()}
     # The zoo's scripts read sys.argv themselves.
     sys.argv = [f"sppo.zoo {script}", *options]
     getattr(module, script)()
@@ -163,6 +165,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _remembering_test_env(*args: Any, **kwargs: Any) -> VecEnv:
     _AsksForMasks.test_env = zoo_utils.create_test_env(*args, **kwargs)
     return _AsksForMasks.test_env
+
+
+class _AsSaved:
+    """An algorithm for ``enjoy``: plays with the statistics that a model carries, the best one's, say.
+
+    The zoo has one file of them, from the end of the training.
+    """
+
+    def __init__(self, kind: type[SurrogateAlgorithm]) -> None:
+        self._kind = kind
+
+    def load(self, *args: Any, **kwargs: Any) -> Any:
+        model, env = self._kind.load(*args, **kwargs), _AsksForMasks.test_env
+        normalize = None if env is None else unwrap_vec_normalize(env)
+        if normalize is not None and model.normalization is not None and model.normalization.observations:
+            normalize.obs_rms = model.normalized(normalize.venv).obs_rms
+        return model
 
 
 if __name__ == "__main__":

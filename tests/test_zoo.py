@@ -63,6 +63,35 @@ def test_masks_reach_training_evaluation_and_enjoy(algorithm: str, tmp_path: Pat
     assert "Mean reward: 10.00" in output
 
 
+def test_enjoy_plays_with_the_statistics_of_the_model_itself(tmp_path: Path) -> None:
+    """The zoo's own file of them, which is still written and read, is that of the training's end."""
+    options = ["--algo", "sppo", "--env", "Pendulum-v1", "-f", "logs"]
+    short = ["-n", "128", "--eval-freq", "-1", "--seed", "1"]
+    zoo(
+        tmp_path,
+        "train",
+        *options,
+        *short,
+        "-params",
+        "n_steps:32",
+        "batch_size:32",
+        "n_envs:2",
+        "normalize:True",
+    )
+    play = ["enjoy", *options, "-n", "200", "--no-render"]
+    folder = tmp_path / "logs/sppo/Pendulum-v1_1"
+    expected = zoo(tmp_path, *play)
+    file = folder / "Pendulum-v1" / "vecnormalize.pkl"
+    statistics = sppo.load_vec_normalize(file, make_vec_env("Pendulum-v1"))
+    statistics.obs_rms.mean += 50
+    statistics.save(str(file))
+    assert zoo(tmp_path, *play) == expected
+    model = sppo.SPPO.load(folder / "Pendulum-v1.zip")
+    model._normalization = None
+    model.save(folder / "Pendulum-v1.zip")
+    assert zoo(tmp_path, *play) != expected, "other statistics play the same"
+
+
 def test_own_hyperparameters_and_the_zoos_algorithms_still_work(tmp_path: Path) -> None:
     (tmp_path / "mine.yml").write_text(
         "CartPole-v1: {policy: MlpPolicy, n_timesteps: 64, n_steps: 32, batch_size: 16, n_epochs: 1,"

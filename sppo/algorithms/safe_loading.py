@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pathlib
+import warnings
 import zipfile
 from collections.abc import Iterable
 from typing import Any, Self
@@ -14,14 +15,24 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.utils import FloatSchedule
+from stable_baselines3.common.vec_env import VecNormalize
 
-from sppo.loading.model_file import SCHEDULES_MEMBER
+from sppo.loading.model_file import (
+    NORMALIZATION_MEMBER,
+    SCHEDULES_MEMBER,
+    carried_normalization,
+    read_bytes,
+)
+from sppo.loading.normalization import Normalization
 from sppo.loading.restore import checked, fitting_weights
 from sppo.loading.schedules import SCHEDULE_KEYS, LeftOut, missing, stored
 
 
 class SafeLoading(OnPolicyAlgorithm):
     """Mix-in that reads model files as data, through :mod:`sppo.loading`."""
+
+    #: of the file that the model is from, until it is trained further
+    _normalization: Normalization | None = None
 
     def save(
         self,
@@ -32,16 +43,22 @@ class SafeLoading(OnPolicyAlgorithm):
         """Save the model, as upstream does.
 
         Schedules that are functions, but constant or linear, are stored by value besides: ``load`` restores
-        them without running the file's code.
+        them without running the file's code. So are the statistics of a ``VecNormalize``, for
+        :meth:`normalized`; ``exclude=["normalization"]`` leaves them out.
         """
+        exclude = list(exclude or ())
         found = {key: stored(value) for key, value in vars(self).items() if key != "lr_schedule"}
         by_value = {key: value for key, value in found.items() if value is not None}
-        if not by_value:
+        members = {SCHEDULES_MEMBER: json.dumps(by_value)} if by_value else {}
+        if "normalization" not in exclude and (normalization := self.normalization) is not None:
+            members[NORMALIZATION_MEMBER] = normalization.as_json()
+        if not members:
             return super().save(path, exclude, include)
         stream = io.BytesIO()
         super().save(stream, exclude, include)
         with zipfile.ZipFile(stream, "a") as archive:
-            archive.writestr(SCHEDULES_MEMBER, json.dumps(by_value))
+            for name, text in members.items():
+                archive.writestr(name, text)
         file = open_path(path, "w", verbose=0, suffix="zip")
         file.write(stream.getvalue())
         if isinstance(path, (str, pathlib.Path)):
@@ -64,17 +81,71 @@ class SafeLoading(OnPolicyAlgorithm):
         """Load a model, as upstream's ``load`` does, but without running code that the file holds.
 
         What cannot be restored so (a pickled lambda as a learning rate, say) is left out, named in one
-        warning, and asked for when training continues.
+        warning, and asked for when training continues. If the model was trained under ``VecNormalize`` and
+        ``env`` normalises observations otherwise, there is a warning, too: see :meth:`normalized`.
 
         :param trust: unpickle the file as upstream does, which runs whatever the file says
         """
         options = (print_system_info, force_reset)
         if trust:
-            return super().load(path, env, device, custom_objects, *options, **kwargs)
-        with checked(cls, path, env, custom_objects, kwargs) as file:
-            model = super().load(file.stream, env, device, file.custom_objects, *options, **kwargs)
-        file.finish(model)
+            model = super().load(path, env, device, custom_objects, *options, **kwargs)
+            model._normalization = carried_normalization(*read_bytes(path, "zip"), model.observation_space)
+        else:
+            with checked(cls, path, env, custom_objects, kwargs) as file:
+                model = super().load(file.stream, env, device, file.custom_objects, *options, **kwargs)
+            file.finish(model)
+        model._compare_normalization()
         return model
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """Set the environment, as upstream does; warns as :meth:`load` if it normalises otherwise."""
+        super().set_env(env, force_reset)
+        self._compare_normalization()
+
+    @property
+    def normalization(self) -> Normalization | None:
+        """What ``VecNormalize`` did to the observations and rewards of the training, if that is known."""
+        known = self._normalization
+        return known or Normalization.of(self.get_vec_normalize_env(), self.observation_space)
+
+    def normalized(self, env: GymEnv, training: bool = False) -> VecNormalize:
+        """Wrap an environment in a ``VecNormalize`` with the statistics that the model was trained with::
+
+            model = SPPO.load("model")
+            evaluate_policy(model, model.normalized(make_vec_env("HalfCheetah-v5")))
+
+        :param env: environments, vectorised or not, as they were below the ``VecNormalize`` of the training
+        :param training: to train on: rewards are normalised as they were, and new data change the statistics;
+            otherwise those stay as they are, and rewards are the environment's
+        """
+        normalization = self.normalization
+        if normalization is None:
+            raise ValueError(
+                "this model has no statistics of VecNormalize: it was trained without, or saved by another "
+                "program. For a file that VecNormalize.save wrote, use sppo.load_vec_normalize(path, env)"
+            )
+        return normalization.wrap(env, training)
+
+    def _compare_normalization(self, training: bool = False) -> None:
+        """Warn if the environment does other than the training that the model's file is from.
+
+        :param training: it is about rewards now, and the statistics are the environment's from here on
+        """
+        known, env = self._normalization, self.get_vec_normalize_env()
+        if known is None or self.env is None:
+            return
+        if training:
+            self._normalization = None
+        difference = known.difference(env, training)
+        if difference is not None:
+            warnings.warn(
+                f"the environment {difference}, unlike the VecNormalize that this model was trained under: "
+                "give it as model.normalized(env); to train on, as sppo.load_vec_normalize(model_path, env)",
+                stacklevel=4 if training else 3,
+            )
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_normalization"]
 
     def set_parameters(
         self,

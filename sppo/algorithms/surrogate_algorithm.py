@@ -215,6 +215,7 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
             (``SPPO``, ``PPO``, ``SMDPO``, ``MDPO``), so that runs can be told apart
         """
         self.require_complete()
+        self._compare_normalization(training=True)
         name = self.run_prefix + self.surrogate_name if tb_log_name is None else tb_log_name
         return super().learn(total_timesteps, callback, log_interval, name, *args, **kwargs)
 

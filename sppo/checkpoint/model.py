@@ -76,7 +76,8 @@ def save(
             "with use_sde=True, use the class of the same name in sppo"
         )
     zipped = io.BytesIO()
-    model.save(zipped, exclude=[RESUMPTION, ITERATION_START])
+    # The state of the environments has the statistics.
+    model.save(zipped, exclude=[RESUMPTION, ITERATION_START, "normalization"])
     logger: Logger | None = getattr(model, "_logger", None)
     vector = capture_vector(model.env)
     if broken_by is not None:

@@ -74,6 +74,14 @@ def _model_report(raw: bytes, label: str) -> tuple[list[str], bool]:
         lines.append(f"  {name:<28} {len(tensors)} tensors, {sum(t.numel() for t in tensors):,} numbers")
     lines += ["", "entries"]
     lines += [_entry_line(key, found) for key in found.entries]
+    if found.normalization is not None:
+        settings = {**vars(found.normalization)}
+        lines += ["", "statistics of VecNormalize (read as numbers only)"]
+        for key, part in settings.pop("observations").items():
+            name = printable(key, 28) or "observations"
+            lines.append(f"  {name:<28} {part.mean.shape}, of {part.count:,.0f} samples")
+        lines.append(f"  {'returns':<28} of {settings.pop('returns').count:,.0f} samples")
+        lines += [f"  {name:<28} {value}" for name, value in settings.items()]
     calls = [f"  {name[:28]:<28} {call}" for name, tree in found.trees.items() for call in suspicious(tree)]
     if found.data.get("tensorboard_log"):
         folder = printable(str(found.data["tensorboard_log"]), 200)

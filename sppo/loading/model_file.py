@@ -26,6 +26,7 @@ from sppo.loading.allowlist import CLOSED_PACKAGES
 from sppo.loading.archive import Archive
 from sppo.loading.budget import Budget
 from sppo.loading.errors import LoadError, NotRestorable, brief, printable, refused
+from sppo.loading.normalization import Normalization
 from sppo.loading.pickletree import ATOMS, Pairs, Tree, parse
 from sppo.loading.rebuild import Rebuilder
 from sppo.loading.schedules import SCHEDULE_KEYS, SCHEDULES, StoredSchedule
@@ -56,6 +57,8 @@ REQUIRED = ("policy_class", "observation_space", "action_space", "policy_kwargs"
 TRAINING_KWARGS = ("optimizer_class", "optimizer_kwargs")
 #: Where a model's schedules are stored by value, beside the functions that upstream's loader would run.
 SCHEDULES_MEMBER = "sppo_schedules.json"
+#: Where the statistics of ``VecNormalize`` are.
+NORMALIZATION_MEMBER = "sppo_normalization.json"
 
 _NUMBER = (int, float, np.integer, np.floating)
 #: the type of a default -> the types of values that may take its place, and what to call those
@@ -97,6 +100,7 @@ class ModelFile:
     #: name -> weights or optimizer state
     weights: dict[str, dict[str, Any]] = field(default_factory=dict)
     weights_bytes: int = 0
+    normalization: Normalization | None = None
     version: str = "unknown"
     system_info: str = ""
 
@@ -163,6 +167,29 @@ def _read_data(archive: Archive, found: ModelFile, given: Mapping[str, object]) 
             found.data[key] = None
         else:
             _read_entry(found, key, item, by_value.get(key))
+    space = given.get("observation_space", found.data.get("observation_space"))
+    if isinstance(space, spaces.Space):
+        found.normalization = _read_normalization(archive, space)
+
+
+def carried_normalization(raw: bytes, label: str, space: spaces.Space) -> Normalization | None:
+    """The statistics of ``VecNormalize`` in a model's file, whatever else that holds; ``None`` without any.
+
+    :param space: the observations that they must fit
+    :raises LoadError: if they are damaged, hostile, or do not fit
+    """
+    if NORMALIZATION_MEMBER.encode() not in raw:
+        return None
+    with refused(label):
+        return _read_normalization(Archive(raw, Budget(len(raw))), space)
+
+
+def _read_normalization(archive: Archive, space: spaces.Space) -> Normalization | None:
+    if NORMALIZATION_MEMBER not in archive.sizes:
+        return None
+    data = _json(archive, NORMALIZATION_MEMBER)
+    with refused(f"its member {NORMALIZATION_MEMBER!r}"):
+        return Normalization.from_json(data, space)
 
 
 def _json(archive: Archive, member: str) -> dict[str, object]:

@@ -35,6 +35,7 @@ from sppo.loading.model_file import (
     require_essentials,
     settable,
 )
+from sppo.loading.normalization import Normalization
 from sppo.loading.schedules import LeftOut
 
 Path = str | pathlib.Path | io.BufferedIOBase
@@ -52,9 +53,11 @@ class Checked:
     #: name -> why it is missing; and those of them that training needs
     left_out: dict[str, str]
     needed: dict[str, str]
+    normalization: Normalization | None
 
     def finish(self, model: BaseAlgorithm) -> None:
         """Tell the user once what is missing, and the model, so that training can ask for it."""
+        model._normalization = self.normalization  # type: ignore[attr-defined]
         if self.needed:
             model._left_out = self.needed  # type: ignore[attr-defined]
         if self.left_out:
@@ -79,7 +82,8 @@ def _as_checked(found: ModelFile, given: Mapping[str, object], label: str) -> Ch
     needed = {key: reason for key, reason in left_out.items() if key.partition(".")[0] in trained}
     values |= {key: LeftOut(key, needed[key]) for key in needed if key in found.schedules}
     custom_objects = {key: given.get(key, value) for key, value in values.items()}
-    return Checked(label, _written_anew(found, list(values)), custom_objects, left_out, needed)
+    stream = _written_anew(found, list(values))
+    return Checked(label, stream, custom_objects, left_out, needed, found.normalization)
 
 
 def _written_anew(found: ModelFile, names: list[str]) -> io.BytesIO:

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sppo.loading.budget import Budget
 from sppo.loading.errors import NotRestorable, printable, refused
-from sppo.loading.model_file import check_entry, read_bytes
+from sppo.loading.model_file import carried_normalization, check_entry, read_bytes
 from sppo.loading.pickletree import Call, parse
 from sppo.loading.rebuild import Rebuilder, builds
 
@@ -72,13 +72,20 @@ def load_vec_normalize(
 ) -> VecNormalize:
     """Load what ``VecNormalize.save`` wrote and wrap ``venv`` in it, without running the file's code.
 
-    :param path: the file
+    :param path: the file; or that of a model, if it carries the statistics that it was trained with
     :param venv: the environments to wrap
     :param trust: unpickle the file as ``VecNormalize.load`` does, which runs whatever it says
     :raises LoadError: if the file is damaged or holds anything but statistics; it names the file
     """
     if trust:
         return VecNormalize.load(str(path), venv)
+    raw, label = read_bytes(path, "pkl")
+    if raw.startswith(b"PK"):
+        carried = carried_normalization(raw, label, venv.observation_space)
+        with refused(label):
+            if carried is None:
+                raise NotRestorable("it is a model that carries no statistics of VecNormalize")
+            return carried.wrap(venv, training=True)
     loaded, label = read_vec_normalize(path)
     with refused(label, " (its statistics are of other observations than these environments give)"):
         loaded.set_venv(venv)
