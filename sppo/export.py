@@ -29,6 +29,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sppo import SPPO, MaskableRecurrentSPPO, MaskableSPPO, RecurrentSPPO, __version__
 from sppo.loading.errors import refused
 from sppo.loading.model_file import read_bytes, read_model_file, settable
+from sppo.loading.normalization import Normalization
 from sppo.loading.vec_normalize import read_vec_normalize
 
 Tensors = dict[str, th.Tensor]
@@ -58,7 +59,8 @@ def export_onnx(
     :param model: an algorithm with an actor and a critic: SPPO and its relatives, PPO
     :param path: the file to write
     :param vec_normalize: statistics to normalise observations with, inside the graph: a ``VecNormalize``, or
-        the file that its ``save`` wrote; ``None`` takes those of the model's environment, ``False`` none
+        the file that its ``save`` wrote; ``None`` takes those of the model's environment, or of its file,
+        ``False`` none
     :param value: also give the critic's ``value``, in units of the rewards that it was trained with
     :param distribution: also give the distribution of actions: ``mean`` and ``std`` (before the limits of
         actions), or ``logits``
@@ -183,7 +185,9 @@ class _Graph(th.nn.Module):
 class _Normalizer:
     """VecNormalize's formula. The mean is in two parts: as exact in float32 as there in float64."""
 
-    def __init__(self, statistics: RunningMeanStd, env: VecNormalize, device: th.device) -> None:
+    def __init__(
+        self, statistics: RunningMeanStd, env: VecNormalize | Normalization, device: th.device
+    ) -> None:
         mean, std = th.as_tensor(statistics.mean), th.as_tensor(np.sqrt(statistics.var + env.epsilon))
         parts = mean.float(), mean - mean.float(), std
         self.mean, self.rest, self.std = (part.to(device, th.float32) for part in parts)
@@ -201,6 +205,10 @@ def _normalizers(
         source, _ = read_vec_normalize(source)
     elif source is None:
         source = model.get_vec_normalize_env()
+        carried: Normalization | None = None if source else getattr(model, "normalization", None)
+        if carried is not None:
+            own = {key or "observation": part for key, part in carried.observations.items()}
+            return {key: _Normalizer(part, carried, model.device) for key, part in own.items()}
         if source is None and model._last_original_obs is not None:
             warnings.warn(
                 "the model was trained under VecNormalize: without its statistics the exported policy takes "

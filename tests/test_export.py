@@ -67,9 +67,10 @@ def made(
     return lively(cls(policy, Rooms(observation, action), seed=0, device="cpu", **arguments))
 
 
-def batch(space: spaces.Space, n: int) -> Any:
+def batch(space: spaces.Space, n: int, seed: int = 0) -> Any:
     if isinstance(space, spaces.Dict):
-        return {key: batch(part, n) for key, part in space.spaces.items()}
+        return {key: batch(part, n, seed) for key, part in space.spaces.items()}
+    space.seed(seed)
     return np.stack([space.sample() for _ in range(n)])
 
 
@@ -198,7 +199,7 @@ def test_memory_over_episodes(kind: dict[str, bool], tmp_path: Path) -> None:
     state: Any = None
     both = RNNStates(*((th.as_tensor(zeros), th.as_tensor(zeros)) for _ in range(2)))
     for step in range(12):
-        observation, starts = batch(VECTOR, 7), np.arange(7) % 5 == step % 6
+        observation, starts = batch(VECTOR, 7, step), np.arange(7) % 5 == step % 6
         outputs = ran(tmp_path / "policy.onnx", observation, episode_start=starts, **exported)
         exported = {name: outputs[f"next_{name}"] for name in names}
         action, state = model.predict(observation, state, starts, deterministic=True)
@@ -228,14 +229,16 @@ def normalized(observation: spaces.Space, policy: str) -> tuple[SPPO, VecNormali
     return lively(model.learn(64)), env
 
 
-@pytest.mark.parametrize("source", ["object", "file", "the model's environment"])
+@pytest.mark.parametrize("source", ["object", "file", "the model's environment", "the model's file"])
 def test_observations_are_normalised_inside(source: str, tmp_path: Path) -> None:
     # So far from zero for its spread that a mean in float32 would be wrong in the second digit.
     model, env = normalized(VECTOR, "MlpPolicy")
     env.obs_rms.mean[:], env.obs_rms.var[:] = 1e4 + 0.01234, 1e-4  # type: ignore[union-attr]
     env.save(str(tmp_path / "stats.pkl"))
-    given = {"object": env, "file": tmp_path / "stats.pkl", "the model's environment": None}[source]
+    given = {"object": env, "file": tmp_path / "stats.pkl"}.get(source)
     exported: Any = PPO.load(_saved(model, tmp_path)) if given else model
+    if source == "the model's file":
+        exported = SPPO.load(_saved(model, tmp_path))
     export_onnx(exported, tmp_path / "policy.onnx", given)
     for n in (1, 7):
         observation = (1e4 + 3e-2 * batch(VECTOR, n)).astype(np.float32)
@@ -258,7 +261,7 @@ def test_of_a_dictionary_only_what_was_normalised_is(tmp_path: Path) -> None:
 
 def test_forgotten_and_foreign_statistics_are_named(tmp_path: Path) -> None:
     model, env = normalized(VECTOR, "MlpPolicy")
-    loaded = SPPO.load(_saved(model, tmp_path))
+    loaded = PPO.load(_saved(model, tmp_path))
     with pytest.warns(UserWarning, match="trained under VecNormalize"):
         export_onnx(loaded, tmp_path / "policy.onnx")
     with warnings.catch_warnings():
@@ -327,9 +330,9 @@ def test_a_file_becomes_another(
     # All actions are allowed, and all episodes start: predict needs to know no more than the observations.
     inputs: dict[str, np.ndarray] = {}
     for part in session.get_inputs():
-        shape = [7 if size == "batch" else size for size in part.shape]
+        shape = [50 if size == "batch" else size for size in part.shape]
         inputs[part.name] = np.ones(shape, bool if part.type == "tensor(bool)" else np.float32)
-    inputs["observation"] = batch(VECTOR, 7)
+    inputs["observation"] = batch(VECTOR, 50)
     same(session.run(["action"], inputs)[0], model.predict(inputs["observation"], deterministic=True)[0])
     names = [part.name for part in (*session.get_inputs(), *session.get_outputs())]
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == names
