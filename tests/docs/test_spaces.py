@@ -14,7 +14,12 @@ from gymnasium import spaces
 import sppo
 
 DOCS = Path(__file__).parents[2] / "docs"
-ALGORITHMS = {"sppo": "SPPO", "maskable_sppo": "MaskableSPPO", "recurrent_sppo": "RecurrentSPPO"}
+ALGORITHMS = {
+    "sppo": "SPPO",
+    "maskable_sppo": "MaskableSPPO",
+    "recurrent_sppo": "RecurrentSPPO",
+    "maskable_recurrent_sppo": "MaskableRecurrentSPPO",
+}
 SPACES = {
     "Discrete": spaces.Discrete(3),
     "Box": spaces.Box(-1.0, 1.0, (2,)),
@@ -60,7 +65,7 @@ def test_every_space_is_promised_or_refused() -> None:
 def test_the_table_is_true(page: str, role: str, space: str, usable: bool) -> None:
     chosen = {"action": SPACES["Discrete"], "observation": SPACES["Box"], role: SPACES[space]}
     kind = "MultiInput" if isinstance(chosen["observation"], spaces.Dict) else "Mlp"
-    policy = f"{kind}LstmPolicy" if page == "recurrent_sppo" else f"{kind}Policy"
+    policy = f"{kind}LstmPolicy" if "recurrent" in page else f"{kind}Policy"
 
     def train() -> None:
         model = getattr(sppo, ALGORITHMS[page])(
