@@ -126,9 +126,10 @@ def tables(found: Mapping[Point, tuple[Estimate, int]]) -> str:
     ]
     for label, (title, _, _) in LINES.items():
         own = {m: found[label, m, "0.0003"][0] for m in passes if (label, m, "0.0003") in found}
-        kept = f"{min(e.value for e in own.values()) / max(e.value for e in own.values()):.0%}"
+        scores = [estimate.value for estimate in own.values()]
+        kept = f"{min(scores) / max(scores):.0%}" if len(own) == len(passes) else ""
         cells = (text(own[m]) if m in own else "" for m in passes)
-        rows.append(f"| {title} | {' | '.join(cells)} | {kept if len(own) == len(passes) else ''} |")
+        rows.append(f"| {title} | {' | '.join(cells)} | {kept} |")
     rates = sorted({rate for _, m, rate in found if m == 10}, key=float)
     rows += ["", f"| | {' | '.join(f'rate {rate}' for rate in rates)} |", "| --- " * (len(rates) + 1) + "|"]
     for label, (title, _, _) in LINES.items():

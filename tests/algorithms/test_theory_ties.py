@@ -91,7 +91,7 @@ def test_mdpo_reaches_the_closed_form(engine: str) -> None:
     np.testing.assert_allclose(policy_of(model), expected, atol=2e-3)
 
 
-@pytest.mark.parametrize("engine", ["fast", "reference"])
+@pytest.mark.parametrize("engine", ["fast", pytest.param("reference", marks=pytest.mark.slow)])
 def test_the_steered_smdpo_is_the_constrained_one(engine: str) -> None:
     """Once eta has been found, the update is the exact trust-region step's, to a tenth of its length.
 

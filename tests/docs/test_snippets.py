@@ -64,8 +64,17 @@ def run(page: list[Block], directory: Path) -> list[str]:
     return re.split(r"\n=== end of block \d+\n", done.stdout)[:-1]
 
 
+#: the pages that one begins with; the others' blocks are run with the slow tests
+FIRST = ("index", "start", "sppo", "exact")
+
+
 @pytest.mark.parametrize(
-    "path", [page for page in PAGES if blocks(page.read_text())], ids=lambda path: path.stem
+    "path",
+    [
+        pytest.param(page, id=page.stem, marks=() if page.stem in FIRST else pytest.mark.slow)
+        for page in PAGES
+        if blocks(page.read_text())
+    ],
 )
 def test_a_page_runs_as_printed(path: Path, tmp_path: Path) -> None:
     page = blocks(path.read_text())
