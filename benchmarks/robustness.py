@@ -81,12 +81,16 @@ def estimates(runs: list[Run]) -> dict[Point, tuple[Estimate, int]]:
 
 def draw(found: Mapping[Point, tuple[Estimate, int]], path: Path) -> None:
     """Two panels: score against m at 3e-4, and against the learning rate at m = 10."""
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True, layout="constrained")
-    panels = (
-        (axes[0], "passes over each batch, m", lambda p: p[2] == "0.0003", lambda p: float(p[1])),
-        (axes[1], "learning rate, at m = 10", lambda p: p[1] == 10, lambda p: float(p[2])),
+    # The second axis is drawn once there is more than the rate that both share.
+    n_panels = 2 if len({p[2] for p in found}) > 1 else 1
+    figure, axes = plt.subplots(
+        1, n_panels, figsize=(3 + 4 * n_panels, 4.4), sharey=True, squeeze=False, layout="constrained"
     )
-    for axis, name, belongs, place in panels:
+    panels = (
+        ("passes over each batch, m", lambda p: p[2] == "0.0003", lambda p: float(p[1])),
+        ("learning rate, at m = 10", lambda p: p[1] == 10, lambda p: float(p[2])),
+    )
+    for axis, (name, belongs, place) in zip(axes[0], panels, strict=False):
         ticks = sorted({place(p) for p in found if belongs(p) and p[0] in LINES})
         for number, (label, (title, colour, bounded)) in enumerate(LINES.items()):
             points = sorted((place(p), found[p][0]) for p in found if p[0] == label and belongs(p))
@@ -99,8 +103,8 @@ def draw(found: Mapping[Point, tuple[Estimate, int]], path: Path) -> None:
             axis.vlines(x, low, high, color=colour, alpha=0.5)
         axis.set_xticks(range(len(ticks)), [f"{tick:g}" for tick in ticks])
         axis.set_xlabel(name)
-    axes[0].set(ylabel="final return, scaled", ylim=(0, 1.05))
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    axes[0, 0].set(ylabel="final return, scaled", ylim=(0, 1.05))
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     seeds = {n for _, n in found.values()}
     figure.suptitle(
         f"250,000 steps, mean of {', '.join(ENVIRONMENTS)}, {min(seeds)} to {max(seeds)} seeds per point"
@@ -131,8 +135,13 @@ def tables(found: Mapping[Point, tuple[Estimate, int]]) -> str:
         cells = (text(own[m]) if m in own else "" for m in passes)
         rows.append(f"| {title} | {' | '.join(cells)} | {kept} |")
     rates = sorted({rate for _, m, rate in found if m == 10}, key=float)
-    rows += ["", f"| | {' | '.join(f'rate {rate}' for rate in rates)} |", "| --- " * (len(rates) + 1) + "|"]
-    for label, (title, _, _) in LINES.items():
+    if len(rates) > 1:
+        rows += [
+            "",
+            f"| | {' | '.join(f'rate {rate}' for rate in rates)} |",
+            "| --- " * (len(rates) + 1) + "|",
+        ]
+    for label, (title, _, _) in LINES.items() if len(rates) > 1 else ():
         cells = (text(found[label, 10, rate][0]) if (label, 10, rate) in found else "" for rate in rates)
         rows.append(f"| {title} | {' | '.join(cells)} |")
     shown = [m for m in passes if ("sppo-budget-only", m, "0.0003") in found]
