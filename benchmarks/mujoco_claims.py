@@ -3,8 +3,7 @@
     python -m benchmarks.mujoco_claims
 
 Reads the CSV files of the reports below ``benchmarks/results/mujoco``, writes ``claims.md`` beside them, and
-puts the tables that the two READMEs show between their markers, ``<!-- table: HEADING -->`` and
-``<!-- end -->``.
+puts the tables that the two READMEs show between their markers, see :mod:`benchmarks.pages`.
 
 What a difference is, and when a claim holds, is in :mod:`benchmarks.mujoco_verdicts`.
 """
@@ -12,7 +11,6 @@ What a difference is, and when a claim holds, is in :mod:`benchmarks.mujoco_verd
 from __future__ import annotations
 
 import csv
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +20,6 @@ from benchmarks.mujoco_verdicts import (
     BASELINE,
     VARIANTS,
     Runs,
-    Table,
     better_in,
     changes_without_decay,
     growth_in_units,
@@ -32,6 +29,7 @@ from benchmarks.mujoco_verdicts import (
     short_name,
     verdicts,
 )
+from benchmarks.pages import ROOT, Table, fill_readmes, page_of
 from sppo.report.cells import Cell, grouped, seeds_of
 from sppo.report.events import read_scalars
 from sppo.report.labels import order_labels
@@ -41,9 +39,8 @@ from sppo.report.summary import Bounds, normalisation_bounds
 from sppo.report.tables import number, shown, write_csv
 from sppo.report.tensorboard import run_name
 
-ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = "mujoco_claims"
 RESULTS = ROOT / "benchmarks" / "results" / "mujoco"
-READMES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md")
 STUDIES = ("mujoco-500k", "mujoco-500k-nodecay", "mujoco-500k-mirror", "mujoco-500k-symmetric")
 #: mean returns of PPO at 1M steps, from the literature; versions of the environments differ
 LITERATURE = {
@@ -60,7 +57,6 @@ LITERATURE = {
 DISTANCES = "mujoco-500k/update_distances.csv"
 
 _KL = "train/approx_kl"
-_MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def inventory(studies: dict[str, Runs]) -> Table:
@@ -275,22 +271,6 @@ def beside_the_literature(runs: Runs) -> Table:
     return header, rows
 
 
-def markdown(table: Table) -> str:
-    header, rows = table
-    return "".join("| " + " | ".join(line) + " |\n" for line in (header, ["---"] * len(header), *rows))
-
-
-def fill(text: str, tables: dict[str, Table]) -> str:
-    """A page with the tables between its markers made anew; a marker without a table is an error."""
-
-    def replacement(found: re.Match[str]) -> str:
-        if found[2] not in tables:
-            raise KeyError(f"no table {found[2]!r}: there are {', '.join(tables)}")
-        return f"{found[1]}{markdown(tables[found[2]])}{found[3]}"
-
-    return _MARKED.sub(replacement, text)
-
-
 def all_tables(root: Path) -> dict[str, Table]:
     """Every table for which there are runs, by its heading."""
     studies = {name: Runs.load(name, root) for name in STUDIES}
@@ -327,11 +307,9 @@ def all_tables(root: Path) -> dict[str, Table]:
 def main() -> None:
     """Write the tables."""
     tables = all_tables(RESULTS)
-    text = "# Claim by claim\n\nMade by `python -m benchmarks.mujoco_claims` from the studies' CSV files.\n"
-    text += "".join(f"\n## {heading}\n\n{markdown(table)}" for heading, table in tables.items())
+    text = page_of("Claim by claim", SCRIPT, tables)
     (RESULTS / "claims.md").write_text(text, encoding="utf-8")
-    for page in READMES:
-        page.write_text(fill(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
+    fill_readmes(SCRIPT, tables)
     print(text)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.pages import Table
 from sppo.records.studies import read_records
 from sppo.report.cells import Cell, build_cells, looks_of, order_environments
 from sppo.report.labels import Look, title_of
@@ -34,8 +35,6 @@ VARIANTS = {"sppo": "two-sided sPPO", "sppo-one-sided": "one-sided sPPO"}
 #: claim (c) in numbers: to fail is to keep less than the first, to degrade mildly more than the second
 FAILS, MILD = 0.1, 0.75
 
-#: a header and rows
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 #: m and epsilon
 Setting = tuple[float, float]
 #: environment, label, m, epsilon, eta

@@ -5,15 +5,15 @@ From the published runs of the three studies benchmarks/studies/robustness-*.tom
     python -m benchmarks.robustness
 
 A run's score is its final return, not below zero, divided by the best mean that any setting has in that
-environment. A point is the mean over environments and seeds; its interval is Student's t over seeds, each the
-mean of its environments. Points with an environment missing are left out.
+environment. A point is the mean over environments of the means over seeds, its interval Welch's t; points
+with an environment missing are left out. Writes robustness.png, .csv and .md beside the studies, and the
+tables that the READMEs show, see :mod:`benchmarks.pages`.
 """
 
 from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib
@@ -22,11 +22,13 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from benchmarks.pages import ROOT, Table, fill_readmes, page_of
 from sppo.records.published import completed_runs, is_published
 from sppo.records.runs import Run
-from sppo.report.statistics import Estimate, mean_estimate
+from sppo.report.statistics import Estimate, weighted_sum
 
-RESULTS = Path(__file__).parent / "results" / "robustness"
+SCRIPT = "robustness"
+RESULTS = ROOT / "benchmarks" / "results" / "robustness"
 STUDIES = ("robustness-passes", "robustness-rates", "robustness-ablation")
 ENVIRONMENTS = ("Hopper-v5", "HalfCheetah-v5", "Walker2d-v5")
 #: label -> title, colour, whether something bounds the update
@@ -47,53 +49,59 @@ ABLATION = {
     "sppo-recompute-only": "recomputed advantages alone",
     "sppo-budget": "budget and critic's 30 passes",
 }
+#: label, passes, learning rate
 Point = tuple[str, int, str]
+RATE, PASSES = "0.0003", 10
+#: what everything else is compared with
+BASELINE: Point = ("ppo", PASSES, RATE)
+#: the scores of each environment's runs
+Scores = dict[Point, list[list[float]]]
 
 
 def point_of(run: Run) -> Point:
-    """Label, passes and learning rate."""
     parameters = run.config["parameters"]
     return run.algorithm, int(parameters["n_epochs"]), str(parameters["learning_rate"]).removeprefix("lin_")
 
 
-def estimates(runs: list[Run]) -> dict[Point, tuple[Estimate, int]]:
-    """Score and number of seeds of every point that has all environments."""
-    returns: dict[tuple[Point, str], dict[int, float]] = defaultdict(dict)
+def scores_of(runs: list[Run]) -> Scores:
+    """The scores of every point that has all environments, environment by environment."""
+    returns: dict[Point, dict[str, list[float]]] = defaultdict(lambda: {env: [] for env in ENVIRONMENTS})
     for run in runs:
-        returns[point_of(run), run.env][run.seed] = float(run.returns[-1])
-    best = {
-        env: max(np.mean(list(own.values())) for (_, other), own in returns.items() if other == env)
-        for env in ENVIRONMENTS
-        if any(other == env for _, other in returns)
+        returns[point_of(run)][run.env].append(float(run.returns[-1]))
+    whole = {point: own for point, own in returns.items() if all(own.values())}
+    best = {env: max(float(np.mean(own[env])) for own in whole.values()) for env in ENVIRONMENTS}
+    return {
+        point: [[max(value, 0) / best[env] for value in own[env]] for env in ENVIRONMENTS]
+        for point, own in whole.items()
     }
-    found = {}
-    for point in {point for point, _ in returns}:
-        own = [returns.get((point, env), {}) for env in ENVIRONMENTS]
-        seeds = set.intersection(*(set(each) for each in own))
-        scores = [
-            np.mean([max(each[seed], 0) / best[env] for each, env in zip(own, ENVIRONMENTS, strict=True)])
-            for seed in sorted(seeds)
-        ]
-        if scores:
-            found[point] = mean_estimate(scores), len(scores)
-    return found
 
 
-def draw(found: Mapping[Point, tuple[Estimate, int]], path: Path) -> None:
+def mean(scores: list[list[float]]) -> Estimate:
+    return weighted_sum(scores, [1 / len(scores)] * len(scores))
+
+
+def lead(scores: list[list[float]], baseline: list[list[float]]) -> Estimate:
+    return weighted_sum(
+        [*scores, *baseline], [1 / len(scores)] * len(scores) + [-1 / len(scores)] * len(scores)
+    )
+
+
+def draw(scores: Scores, path: Path) -> None:
     """Two panels: score against m at 3e-4, and against the learning rate at m = 10."""
+    found = {point: mean(own) for point, own in scores.items()}
     # The second axis is drawn once there is more than the rate that both share.
-    n_panels = 2 if len({p[2] for p in found}) > 1 else 1
+    n_panels = min(2, len({p[2] for p in found}))
     figure, axes = plt.subplots(
         1, n_panels, figsize=(3 + 4 * n_panels, 4.4), sharey=True, squeeze=False, layout="constrained"
     )
     panels = (
-        ("passes over each batch, m", lambda p: p[2] == "0.0003", lambda p: float(p[1])),
-        ("learning rate, at m = 10", lambda p: p[1] == 10, lambda p: float(p[2])),
+        ("passes over each batch, m", lambda p: p[2] == RATE, lambda p: float(p[1])),
+        (f"learning rate, at m = {PASSES}", lambda p: p[1] == PASSES, lambda p: float(p[2])),
     )
     for axis, (name, belongs, place) in zip(axes[0], panels, strict=False):
         ticks = sorted({place(p) for p in found if belongs(p) and p[0] in LINES})
         for number, (label, (title, colour, bounded)) in enumerate(LINES.items()):
-            points = sorted((place(p), found[p][0]) for p in found if p[0] == label and belongs(p))
+            points = sorted((place(p), found[p]) for p in found if p[0] == label and belongs(p))
             if not points:
                 continue
             x = [ticks.index(tick) + (number - 3.5) * 0.05 for tick, _ in points]
@@ -105,69 +113,89 @@ def draw(found: Mapping[Point, tuple[Estimate, int]], path: Path) -> None:
         axis.set_xlabel(name)
     axes[0, 0].set(ylabel="final return, scaled", ylim=(0, 1.05))
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False)
-    seeds = {n for _, n in found.values()}
-    figure.suptitle(
-        f"250,000 steps, mean of {', '.join(ENVIRONMENTS)}, {min(seeds)} to {max(seeds)} seeds per point"
-        if len(seeds) > 1
-        else f"250,000 steps, mean of {', '.join(ENVIRONMENTS)}, n = {seeds.pop()} per point",
-        fontsize=10,
-    )
+    counts = sorted({len(runs) for point in found for runs in scores[point]})
+    seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    names = ", ".join(ENVIRONMENTS)
+    figure.suptitle(f"250,000 steps, mean of {names}, n = {seeds} seeds per point", fontsize=10)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
 
 def text(estimate: Estimate) -> str:
     interval = f" [{estimate.low:.2f}, {estimate.high:.2f}]" if estimate.has_interval else ""
-    return f"{estimate.value:.2f}{interval}"
+    return f"{estimate.value:.2f}{interval}".replace("-", "−")
 
 
-def tables(found: Mapping[Point, tuple[Estimate, int]]) -> str:
-    """Scores by m, what the worst m keeps of the best, and the ablation, in Markdown."""
-    passes = sorted({m for _, m, rate in found if rate == "0.0003"})
-    rows = [
-        f"| | {' | '.join(f'm = {m}' for m in passes)} | worst / best |",
-        "| --- " * (len(passes) + 2) + "|",
-    ]
+def by_passes(scores: Scores, passes: list[int]) -> Table:
+    rows = []
     for label, (title, _, _) in LINES.items():
-        own = {m: found[label, m, "0.0003"][0] for m in passes if (label, m, "0.0003") in found}
-        scores = [estimate.value for estimate in own.values()]
-        kept = f"{min(scores) / max(scores):.0%}" if len(own) == len(passes) else ""
-        cells = (text(own[m]) if m in own else "" for m in passes)
-        rows.append(f"| {title} | {' | '.join(cells)} | {kept} |")
-    rates = sorted({rate for _, m, rate in found if m == 10}, key=float)
-    if len(rates) > 1:
-        rows += [
-            "",
-            f"| | {' | '.join(f'rate {rate}' for rate in rates)} |",
-            "| --- " * (len(rates) + 1) + "|",
+        own = {m: mean(scores[label, m, RATE]) for m in passes if (label, m, RATE) in scores}
+        values = [estimate.value for estimate in own.values()]
+        kept = f"{min(values) / max(values):.0%}" if len(own) == len(passes) else ""
+        late = [own[m].value for m in passes if m >= PASSES and m in own]
+        kept_late = f"{min(late) / max(late):.0%}" if len(own) == len(passes) else ""
+        rows.append((title, *(text(own[m]) if m in own else "" for m in passes), kept, kept_late))
+    return ("", *(f"m = {m}" for m in passes), "worst / best", f"from m = {PASSES} on"), rows
+
+
+def by_rate(scores: Scores, rates: list[str]) -> Table:
+    rows = []
+    for label, (title, _, _) in LINES.items():
+        points = [(label, PASSES, rate) for rate in rates]
+        rows.append((title, *(text(mean(scores[p])) if p in scores else "" for p in points)))
+    return (f"m = {PASSES}", *(f"rate {rate}" for rate in rates)), rows
+
+
+def leads(scores: Scores, passes: list[int]) -> Table:
+    rows = []
+    for label, (title, _, _) in LINES.items():
+        points = [(label, m, RATE) for m in passes]
+        shown = [
+            text(lead(scores[p], scores[BASELINE])) if p in scores and p != BASELINE else "" for p in points
         ]
-    for label, (title, _, _) in LINES.items() if len(rates) > 1 else ():
-        cells = (text(found[label, 10, rate][0]) if (label, 10, rate) in found else "" for rate in rates)
-        rows.append(f"| {title} | {' | '.join(cells)} |")
-    shown = [m for m in passes if ("sppo-budget-only", m, "0.0003") in found]
-    if shown:
-        rows += ["", f"| one-sided sPPO with | {' | '.join(f'm = {m}' for m in shown)} |"]
-        rows.append("| --- " * (len(shown) + 1) + "|")
-        for label, title in ABLATION.items():
-            cells = (
-                text(found[label, m, "0.0003"][0]) if (label, m, "0.0003") in found else "" for m in shown
-            )
-            rows.append(f"| {title} | {' | '.join(cells)} |")
-    return "\n".join(rows) + "\n"
+        rows.append((title, *shown))
+    return (f"minus PPO at m = {PASSES}", *(f"m = {m}" for m in passes)), rows
+
+
+def ablation(scores: Scores, passes: list[int]) -> Table:
+    shown = [m for m in passes if ("sppo-budget-only", m, RATE) in scores]
+    rows = []
+    for label, title in ABLATION.items() if shown else ():
+        points = [(label, m, RATE) for m in shown]
+        rows.append((title, *(text(mean(scores[p])) if p in scores else "" for p in points)))
+    return ("one-sided sPPO with", *(f"m = {m}" for m in shown)), rows
+
+
+def all_tables(scores: Scores) -> dict[str, Table]:
+    passes = sorted({m for _, m, rate in scores if rate == RATE})
+    rates = sorted({rate for _, m, rate in scores if m == PASSES}, key=float)
+    tables = {
+        "Score by the passes over each batch": by_passes(scores, passes),
+        "Lead over PPO at ten passes": leads(scores, passes),
+        "Score by the learning rate": by_rate(scores, rates),
+        "What each part does alone": ablation(scores, passes),
+    }
+    return {heading: table for heading, table in tables.items() if table[1]}
+
+
+def published_runs() -> list[Run]:
+    directories = [RESULTS / study for study in STUDIES if is_published(RESULTS / study)]
+    return [run for directory in directories for run in completed_runs(directory).values()]
 
 
 def main() -> None:
-    directories = [RESULTS / study for study in STUDIES if is_published(RESULTS / study)]
-    runs = [run for directory in directories for run in completed_runs(directory).values()]
-    found = estimates(runs)
-    draw(found, RESULTS / "robustness.png")
-    (RESULTS / "robustness.md").write_text(tables(found), encoding="utf-8")
+    scores = scores_of(published_runs())
+    draw(scores, RESULTS / "robustness.png")
+    tables = all_tables(scores)
+    page = page_of("How much the passes and the learning rate matter", SCRIPT, tables)
+    (RESULTS / "robustness.md").write_text(page, encoding="utf-8")
+    fill_readmes(SCRIPT, tables)
     with (RESULTS / "robustness.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("algorithm", "n_epochs", "learning_rate", "seeds", "score", "low", "high"))
-        for point in sorted(found):
-            writer.writerow((*point, found[point][1], *(f"{number:.6g}" for number in found[point][0])))
-    print(tables(found))
+        writer.writerow(("algorithm", "n_epochs", "learning_rate", "runs", "score", "low", "high"))
+        for point, own in sorted(scores.items()):
+            writer.writerow((*point, sum(map(len, own)), *(f"{number:.6g}" for number in mean(own))))
+    print(page)
 
 
 if __name__ == "__main__":

@@ -69,15 +69,24 @@ def mean_estimate(values: ArrayLike) -> Estimate:
 
 def difference(x: ArrayLike, y: ArrayLike) -> Estimate:
     r"""Difference of means :math:`\bar x - \bar y` with Welch's t interval (unequal variances)."""
-    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    value = float(a.mean() - b.mean())
-    if len(a) < 2 or len(b) < 2:
+    return weighted_sum((x, y), (1.0, -1.0))
+
+
+def weighted_sum(strata: Strata, weights: Sequence[float]) -> Estimate:
+    r"""Weighted sum of the strata's means, :math:`\sum_k w_k \bar x_k`, with Welch's t interval.
+
+    The degrees of freedom are Welch and Satterthwaite's; there is no interval if a stratum has one value.
+    """
+    samples = [np.asarray(x, dtype=np.float64) for x in strata]
+    value = float(sum(w * x.mean() for w, x in zip(weights, samples, strict=True)))
+    if min(len(x) for x in samples) < 2:
         return Estimate(value)
-    var_a, var_b = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
-    if var_a + var_b == 0:
+    parts = np.array([w**2 * x.var(ddof=1) / len(x) for w, x in zip(weights, samples, strict=True)])
+    variance = float(parts.sum())
+    if variance == 0:
         return Estimate(value, value, value)
-    freedom = (var_a + var_b) ** 2 / (var_a**2 / (len(a) - 1) + var_b**2 / (len(b) - 1))
-    half = _t_quantile(float(freedom)) * float(np.sqrt(var_a + var_b))
+    freedom = variance**2 / sum(part**2 / (len(x) - 1) for part, x in zip(parts, samples, strict=True))
+    half = _t_quantile(float(freedom)) * float(np.sqrt(variance))
     return Estimate(value, value - half, value + half)
 
 

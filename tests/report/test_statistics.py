@@ -83,6 +83,14 @@ def test_difference_is_welch() -> None:
     assert ours.value == pytest.approx(4 - 1.4)
 
 
+def test_weighted_sums_have_welchs_interval() -> None:
+    """The mean of two tasks is half the difference of one and the other's negative."""
+    x, y = np.array([1.0, 2.0, 4.0, 9.0]), np.array([0.5, 0.7, 3.0])
+    ours = statistics.weighted_sum([x, y], [0.5, 0.5])
+    expected = scipy.stats.ttest_ind(x, -y, equal_var=False).confidence_interval(0.95)
+    assert (ours.low, ours.high) == pytest.approx((expected.low / 2, expected.high / 2))
+
+
 def test_bootstrap_agrees_with_scipy() -> None:
     """One task is the plain percentile bootstrap that SciPy has."""
     x = np.random.default_rng(1).gamma(2, size=24)
