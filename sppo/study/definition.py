@@ -35,6 +35,10 @@ What a file does not say is the baseline's (:mod:`sppo.records.parameters`)::
 
     [algorithms.trpo]
     class = "trpo"                       # sb3-contrib's; "sppo" unless said otherwise
+    n_envs = 2                           # of this algorithm's runs
+
+    [algorithms.trpo.environment."Ant-v5"]   # replaces what is said above, in this environment
+    target_kl = 0.02
 
     [environment."Ant-v5"]               # exceptions for one environment
     total_timesteps = 500_000
@@ -76,6 +80,8 @@ NUMBERS: Settings = {
 }
 SEED = Parameter("int", "seed of everything", low=0, high=2**32 - 1)
 _SIZES = {name: setting for name, setting in NUMBERS.items() if name != "checkpoint_every"}
+# An algorithm may have its own number of environments, which make its batch; lengths are the same for all.
+_OWN_SIZES = {"n_envs": NUMBERS["n_envs"]}
 _OTHERS = ("name", "description", "environments", "seeds")
 _TABLES = ("normalize", "parameters", "grid", "algorithms", "environment")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -184,21 +190,27 @@ class _Reader:
             self.problem(("total_timesteps",), "missing: how many steps is each run?")
         seeds, environments = self.seeds(), self.environments(numbers)
         normalize = {**defaults(NORMALIZE), **self.values(("normalize",), self.table("normalize"), NORMALIZE)}
-        settings = [(label, cls, setting) for label, cls, points in self.algorithms() for setting in points]
-        for (_, sizes, _), (label, cls, setting) in itertools.product(environments, settings):
+        # Without any environment the algorithms are read all the same, for their own mistakes.
+        settings = [
+            (env, kwargs, label, cls, {**sizes, **own}, setting)
+            for env, sizes, kwargs in environments or [("", numbers, {})]
+            for label, cls, own, points in self.algorithms(env)
+            for setting in points
+        ]
+        for _, _, label, cls, sizes, setting in settings:
             if self.problems:
                 break
             try:
                 check_together(cls, setting, sizes)
             except ValueError as error:
                 self.problem(("algorithms", label), str(error))
-        grid = [] if self.problems else itertools.product(seeds, environments, settings)
+        grid = [] if self.problems else itertools.product(seeds, settings)
         runs = tuple(
             RunConfig(
                 env=env, env_kwargs=kwargs, algorithm=label, cls=cls, seed=seed,
                 normalize=normalize, parameters=setting, **sizes,
             )
-            for seed, (env, sizes, kwargs), (label, cls, setting) in grid
+            for seed, (env, kwargs, label, cls, sizes, setting) in grid
         )  # fmt: skip
         if len({run.hash for run in runs}) < len(runs):
             self.problem(("grid",), "two runs have the same configuration")
@@ -240,60 +252,82 @@ class _Reader:
             found.append((name, sizes, self.table("environment", name, "kwargs")))
         return found
 
-    def algorithms(self) -> Iterator[tuple[str, str, list[Values]]]:
-        """Label, class and settings of each algorithm."""
+    def algorithms(self, env: str) -> Iterator[tuple[str, str, Values, list[Values]]]:
+        """Label, class, own sizes and settings of each algorithm in one environment."""
         common, grid = self.table("parameters"), self.grid("grid")
         if not self.table("algorithms"):
             self.problem(("algorithms",), "name at least one, e.g. [algorithms.sppo]")
         # Nothing that some class or surrogate of the study knows is a mistake in what is common to all.
         known = {key for cls in CLASSES for key in algorithm_settings(cls)} | {"surrogate"}
         for label in self.table("algorithms"):
-            own = dict(self.table("algorithms", label))
+            own, own_grid = self.own(label, env)
             cls = own.pop("class", "sppo")
             if cls not in CLASSES or not _NAME.fullmatch(label):
                 self.problem(("algorithms", label, "class"), f"{cls!r} is none of {', '.join(CLASSES)}")
                 continue
-            own.pop("grid", None)
-            own_grid = self.grid("algorithms", label, "grid")
             surrogate = {**common, **own}.get("surrogate") if cls == "sppo" else None
             try:
                 name = None if surrogate is None else checked("surrogate", surrogate, SURROGATE)
                 settings = algorithm_settings(cls, name)
             except ValueError as error:
-                self.problem(self.home(label, "surrogate"), str(error))
+                self.problem(self.home(label, env, "surrogate"), str(error))
                 continue
             known |= settings.keys()
-            for key in (*own, *own_grid):
-                if key not in settings and key != "surrogate":
-                    self.problem(self.home(label, key), unknown(key, settings))
+            for keys, allowed in ((own, (*settings, *_OWN_SIZES)), (own_grid, tuple(settings))):
+                for key in keys:
+                    if key not in (*allowed, "surrogate"):
+                        self.problem(self.home(label, env, key), unknown(key, allowed))
             if "surrogate" in {**grid, **own_grid}:
                 reason = "cannot vary: write an [algorithms.NAME] for each"
-                self.problem(self.home(label, "surrogate"), reason)
+                self.problem(self.home(label, env, "surrogate"), reason)
+            sizes = {
+                key: self.value(self.home(label, env, key), own[key], setting.parameter)
+                for key, setting in _OWN_SIZES.items()
+                if key in own
+            }
             varied = {key: values for key, values in grid.items() if key not in own} | own_grid
             axes = {key: [value] for key, value in {**common, **own}.items()} | varied
             # What is common to the study holds where the algorithm knows it; TRPO has no clip, say.
             axes = {key: values for key, values in axes.items() if key in settings}
             self.varied.update(dict.fromkeys(key for key in varied if key in axes))
-            yield label, cls, self.points(label, axes, settings)
+            yield label, cls, sizes, self.points(label, env, axes, settings)
         for name, shared in (("parameters", common), ("grid", grid)):
             for key in shared:
                 if key not in known:
                     self.problem((name, key), unknown(key, known))
 
-    def points(self, label: str, axes: Mapping[str, list[object]], settings: Settings) -> list[Values]:
+    def own(self, label: str, env: str) -> tuple[dict[str, object], dict[str, list[object]]]:
+        """What is written of one algorithm, and what of it varies; what is said for the environment wins."""
+        where = ("algorithms", label)
+        names = self.content.get("environments")
+        for name in self.table(*where, "environment"):
+            if isinstance(names, list) and name not in names:
+                self.problem((*where, "environment", name), "is not in the list of environments")
+        here = self.table(*where, "environment", env)
+        if "class" in here:
+            reason = "is the same in all environments: write an [algorithms.NAME] for each"
+            self.problem((*where, "environment", env, "class"), reason)
+        own = {key: value for key, value in self.table(*where).items() if key not in ("grid", "environment")}
+        grid = {key: values for key, values in self.grid(*where, "grid").items() if key not in here}
+        return {**own, **{key: value for key, value in here.items() if key != "class"}}, grid
+
+    def points(
+        self, label: str, env: str, axes: Mapping[str, list[object]], settings: Settings
+    ) -> list[Values]:
         """One algorithm's settings: the defaults, with each combination of the values of its axes."""
         base = defaults(settings)
 
         def read(key: str, value: object) -> object:
-            found = self.value(self.home(label, key), value, settings[key].parameter)
+            found = self.value(self.home(label, env, key), value, settings[key].parameter)
             return {**base[key], **found} if isinstance(found, dict) else found
 
         points = itertools.product(*([read(key, one) for one in options] for key, options in axes.items()))
         return [{**base, **dict(zip(axes, point, strict=True))} for point in points]
 
-    def home(self, label: str, key: str) -> tuple[str, ...]:
-        """Where a parameter of an algorithm was written."""
-        places = [("algorithms", label, "grid", key), ("algorithms", label, key), ("grid", key)]
+    def home(self, label: str, env: str, key: str) -> tuple[str, ...]:
+        """Where a parameter of an algorithm in an environment was written."""
+        own = ("algorithms", label)
+        places = [(*own, "environment", env, key), (*own, "grid", key), (*own, key), ("grid", key)]
         return next((place for place in places if place in self.lines), ("parameters", key))
 
     def grid(self, *where: str) -> dict[str, list[object]]:

@@ -99,6 +99,75 @@ def test_a_mistake_is_named_with_its_line(found: str) -> None:
         parse_plan(VALID.replace(found, replacement), "tiny.toml")
 
 
+RECIPES = (
+    VALID
+    + """
+n_envs = 2
+
+[algorithms.trpo.environment."Hopper-v5"]
+n_envs = 4
+target_kl = 0.04
+
+[algorithms.ppo.environment."Hopper-v5"]
+n_epochs = 20
+policy_kwargs = { log_std_init = -2 }
+"""
+)
+
+
+def test_an_algorithm_has_its_own_setting_in_an_environment() -> None:
+    study = parse_plan(RECIPES, "recipes.toml")
+    found = {(run.algorithm, run.env): run for run in study.runs if run.seed == 0}
+    hopper, cartpole = found["trpo", "Hopper-v5"], found["trpo", "CartPole-v1"]
+    assert (hopper.n_envs, hopper.parameters["target_kl"]) == (4, 0.04)
+    assert (cartpole.n_envs, cartpole.parameters["target_kl"]) == (2, 0.01)
+    assert found["smdpo", "Hopper-v5"].n_envs == 8
+    # What is said for the environment replaces the grid there, and only there.
+    passes = {
+        env: [run.parameters["n_epochs"] for run in study.runs if (run.algorithm, run.env) == ("ppo", env)]
+        for env in ("CartPole-v1", "Hopper-v5")
+    }
+    assert passes == {"CartPole-v1": [4, 8] * 3, "Hopper-v5": [20] * 3}
+    shape = found["ppo", "Hopper-v5"].parameters["policy_kwargs"]
+    assert shape == {**found["ppo", "CartPole-v1"].parameters["policy_kwargs"], "log_std_init": -2.0}
+
+
+def test_what_is_not_said_of_an_environment_leaves_its_runs_as_they_were() -> None:
+    """A study that grows exceptions keeps every run that they do not concern."""
+    before = {run.hash for run in parse_plan(VALID, "tiny.toml").runs}
+    after = [run for run in parse_plan(RECIPES, "recipes.toml").runs if run.hash not in before]
+    concerned = {("trpo", "CartPole-v1"), ("trpo", "Hopper-v5"), ("ppo", "Hopper-v5")}
+    assert {(run.algorithm, run.env) for run in after} == concerned
+
+
+RECIPE_MISTAKES = {
+    "n_envs = 2": ("n_envs = 0", r"line 28: algorithms\.trpo\.n_envs: 0 is too small"),
+    "n_envs = 4": (
+        "n_env = 4",
+        r"line 31: algorithms\.trpo\.environment\.Hopper-v5\.n_env: unknown key .*n_envs",
+    ),
+    "target_kl = 0.04": (
+        "target_kl = 0",
+        r"line 32: algorithms\.trpo\.environment\.Hopper-v5\.target_kl: 0 is",
+    ),
+    "n_epochs = 20": ('class = "trpo"', r"line 35: .*Hopper-v5\.class: is the same in all environments"),
+    'ppo.environment."Hopper-v5"': (
+        'ppo.environment."Hopper-v4"',
+        r"line 34: algorithms\.ppo\.environment\.Hopper-v4: is not in the list of environments",
+    ),
+    "policy_kwargs = {": ("grid = {", r"line 36: algorithms\.ppo\.environment\.Hopper-v5\.grid: unknown key"),
+    "log_std_init": ("log_std", r"line 36: .*policy_kwargs.*unknown key 'log_std' .*log_std_init"),
+}
+
+
+@pytest.mark.parametrize("found", RECIPE_MISTAKES)
+def test_a_mistake_about_one_environment_is_named_with_its_line(found: str) -> None:
+    replacement, message = RECIPE_MISTAKES[found]
+    assert RECIPES.count(found) == 1
+    with pytest.raises(StudyError, match=message):
+        parse_plan(RECIPES.replace(found, replacement), "recipes.toml")
+
+
 def test_all_mistakes_are_listed_at_once() -> None:
     text = VALID.replace("batch_size = 64", "batch_size = 1").replace('"0:3"', '"x"')
     with pytest.raises(StudyError) as error:
