@@ -18,10 +18,12 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
-from sppo.engine import bookkeeping, kernels
+from sppo.engine import bookkeeping
+from sppo.engine.acting import sample_actions
 from sppo.engine.distributions import BERNOULLI, CATEGORICAL, GAUSSIAN
-from sppo.engine.layout import Layout, features_of
+from sppo.engine.layout import features_of
 from sppo.engine.memory import FlatMemory
+from sppo.engine.networks import Layout
 from sppo.engine.normalize import stepper
 
 _NOISE = {GAUSSIAN: "normal_", CATEGORICAL: "exponential_", BERNOULLI: "uniform_"}
@@ -34,7 +36,7 @@ class Actor:
         self._layout = layout
         self._workspace = layout.workspace(n_envs)
         self._no_masks = np.zeros((n_envs, 0), np.float32)
-        self._features = np.zeros((n_envs, layout.n_features), np.float32)
+        self._features = self._workspace.features.reshape(n_envs, -1)
         noise = th.zeros(n_envs * layout.n_outputs)
         self._noise = noise.numpy()
         sizes = [int(size) for size in layout.sizes] or [layout.n_outputs]
@@ -58,17 +60,15 @@ class Actor:
         log_probs: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Actions of all environments (float32 rows), as drawn and within their limits."""
-        layout = self._layout
         features_of(observations, self._space, self._normalize_images, out=self._features)
         for draw in self._draws:
             draw()
         actions = np.empty((self._n_envs, self._n_actions), np.float32)
-        clipped = np.empty_like(actions) if layout.kind == GAUSSIAN else actions
-        kernels.sample_actions(
-            *(layout.layers, layout.heads, layout.kind, layout.sizes, parameters),
-            *(self._features.reshape(-1), self._no_masks if masks is None else masks, self._noise),
-            *(self._limits, self._workspace, actions),
-            *(clipped, log_probs, values),
+        clipped = np.empty_like(actions) if self._layout.kind == GAUSSIAN else actions
+        masks = self._no_masks if masks is None else masks
+        sample_actions(
+            *(self._layout, parameters, masks, self._noise, self._limits, self._workspace),
+            *(actions, clipped, log_probs, values),
         )
         return actions, clipped
 
@@ -108,7 +108,7 @@ def collect_rollout(
             action_masks = masks_of(env)
             float_masks = np.ascontiguousarray(action_masks.reshape(env.num_envs, -1), np.float32)
         rows = rollout_buffer.values[n_steps], rollout_buffer.log_probs[n_steps]
-        actions, clipped_actions = act(memory.parameters, model._last_obs, float_masks, *rows)
+        actions, clipped_actions = act(memory.weights.parameters, model._last_obs, float_masks, *rows)
         if layout.kind == CATEGORICAL:
             # Choices are integers; coins and Gaussian actions float32, as from PyTorch's distributions.
             actions = clipped_actions = actions.astype(np.int64)

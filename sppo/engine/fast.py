@@ -13,10 +13,11 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.engine.collect import collect_rollout, finish
 from sppo.engine.coverage import check_buffer, check_optimizer
-from sppo.engine.layout import Layout, describe
+from sppo.engine.layout import describe
 from sppo.engine.measurements import UpdateStatistics
 from sppo.engine.memory import FlatMemory
 from sppo.engine.model import Halves, Model
+from sppo.engine.networks import Layout
 from sppo.engine.threads import blas_threads
 from sppo.engine.update import CompiledUpdate
 from sppo.surrogates import Surrogate

@@ -1,7 +1,6 @@
-"""The compiled arithmetic: an epoch of minibatch updates without leaving machine code, and acting.
+"""The compiled update: an epoch of minibatches without leaving machine code.
 
-Arrays are float32 unless said otherwise. The networks are a table of layers, see :mod:`sppo.engine.networks`;
-the last layer of the policy is ``heads[0]``, that of the value function ``heads[1]``.
+Arrays are float32 unless said otherwise. What the networks are is said in :mod:`sppo.engine.networks`.
 """
 
 from __future__ import annotations
@@ -10,23 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sppo.compiled import njit
 from sppo.engine.distributions import (
     CATEGORICAL,
     GAUSSIAN,
-    HALF_LOG_TWO_PI,
     bernoulli,
     categorical,
     divergence,
     gaussian,
     normalise,
-    race,
 )
-from sppo.engine.networks import COLUMN, OPTIONS, backward, forward, inline
+from sppo.engine.networks import COLUMN, Layout, Workspace, backward, entry, forward, inline
 from sppo.surrogates import Slope
 
-_entry = njit(**OPTIONS, cache=True)
-_ZERO, _ONE, _HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _LARGEST = np.finfo(np.float32).max
 START, END, OWNER = range(3)
 
@@ -60,6 +55,28 @@ class Adam(NamedTuple):
     eps: float
     weight_decay: float
     max_grad_norm: float
+
+
+class Rollout(NamedTuple):
+    """What was collected, one row per sample."""
+
+    observations: np.ndarray
+    actions: np.ndarray
+    masks: np.ndarray
+    values: np.ndarray
+    log_probs: np.ndarray
+    advantages: np.ndarray
+    returns: np.ndarray
+
+
+class Weights(NamedTuple):
+    """The parameters, all flat, and what Adam keeps of them: two moments, and a count of steps per tensor."""
+
+    parameters: np.ndarray
+    gradient: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    steps: np.ndarray
 
 
 @inline
@@ -103,28 +120,25 @@ def _moments(values: np.ndarray, rows: np.ndarray) -> tuple[float, float]:
 
 @inline
 def _actor_loss(
-    kind: int,
-    sizes: np.ndarray,
+    layout: Layout,
     objective: Objective,
     log_std: np.ndarray,
     out: np.ndarray,
     rows: np.ndarray,
-    data: tuple[np.ndarray, ...],
+    data: Rollout,
     old: tuple[np.ndarray, np.ndarray] | None,
     d_out: np.ndarray,
     d_log_std: np.ndarray,
-    scratch: tuple[np.ndarray, ...],
+    workspace: Workspace,
     measured: np.record,
 ) -> None:
     """Fill the policy's gradients and ``measured`` for the samples numbered ``rows``."""
-    actions, masks, _, old_log_prob, advantages, _ = data
-    d_entropy, towards, towards_std = scratch
-    surrogate = objective.slope
-    count = rows.shape[0]
-    width = d_entropy.shape[0]
+    kind, sizes, surrogate = layout.kind, layout.sizes, objective.slope
+    d_entropy, towards, towards_std = workspace.d_entropy, workspace.towards, workspace.towards_std
+    count, width = rows.shape[0], d_entropy.shape[0]
     scale, offset = 1.0, 0.0
     if objective.normalize_advantage and count > 1:
-        offset, deviation = _moments(advantages, rows)
+        offset, deviation = _moments(data.advantages, rows)
         scale = 1.0 / (deviation + 1e-8)
     for j in range(d_log_std.shape[0]):
         d_log_std[j] = _ZERO
@@ -132,16 +146,17 @@ def _actor_loss(
     pull = np.float32(surrogate.inverse_eta / count)
     for b in range(count):
         i = rows[b]
-        mean, score, action = out[b * width : (b + 1) * width], d_out[b * width : (b + 1) * width], actions[i]
+        mean, score = out[b * width : (b + 1) * width], d_out[b * width : (b + 1) * width]
+        action, mask = data.actions[i], data.masks[i]
         if kind == GAUSSIAN:
             log_prob, entropy = gaussian(mean, action, log_std, score)
         elif kind == CATEGORICAL:
-            log_prob, entropy = categorical(mean, action, sizes, masks[i], score, d_entropy)
+            log_prob, entropy = categorical(mean, action, sizes, mask, score, d_entropy)
         else:
             log_prob, entropy = bernoulli(mean, action, score, d_entropy)
-        log_ratio = np.float64(log_prob) - np.float64(old_log_prob[i])
+        log_ratio = np.float64(log_prob) - np.float64(data.log_probs[i])
         ratio = np.exp(log_ratio)
-        advantage = (advantages[i] - offset) * scale
+        advantage = (data.advantages[i] - offset) * scale
         value, rise, distance = _surrogate(surrogate, log_ratio, ratio, advantage)
         weight = np.float32(-rise / count)
         for j in range(width):
@@ -153,7 +168,7 @@ def _actor_loss(
         # Compiled only if there is an old policy to measure by: most trainings have none.
         if old is not None:
             if kind == CATEGORICAL:
-                normalise(mean, sizes, masks[i])
+                normalise(mean, sizes, mask)
             distance = np.float64(
                 divergence(
                     *(kind, sizes, mean, log_std, old[0][i], old[1]),
@@ -180,17 +195,16 @@ def _critic_loss(
     objective: Objective,
     values: np.ndarray,
     rows: np.ndarray,
-    data: tuple[np.ndarray, ...],
+    data: Rollout,
     d_values: np.ndarray,
     measured: np.record,
 ) -> None:
     """Fill the values' gradients and ``measured`` for the samples numbered ``rows``."""
-    old_values, returns = data[2], data[5]
     count, limit = rows.shape[0], objective.clip_range_vf
     for b in range(count):
         i = rows[b]
-        change = np.float64(values[b]) - np.float64(old_values[i])
-        error = old_values[i] + _clip(change, -limit, limit) - returns[i]
+        change = np.float64(values[b]) - np.float64(data.values[i])
+        error = data.values[i] + _clip(change, -limit, limit) - data.returns[i]
         measured.value_loss += error * error
         inside = change <= limit and change >= -limit
         d_values[b] = np.float32(2.0 * objective.vf_coef * error / count) if inside else _ZERO
@@ -237,7 +251,7 @@ def _adam(
     adam: Adam,
     lr: float,
     norm: float,
-    state: tuple[np.ndarray, ...],
+    weights: Weights,
     segments: np.ndarray,
     owners: np.ndarray,
     owner: int,
@@ -246,8 +260,8 @@ def _adam(
     step = 1.0
     for k in range(owners.shape[0]):
         if owners[k] == owner:
-            step = np.float64(state[4][k]) + 1.0
-            state[4][k] += _ONE
+            step = np.float64(weights.steps[k]) + 1.0
+            weights.steps[k] += _ONE
     scale = adam.max_grad_norm / (norm + 1e-6)
     clip = np.float32(scale if scale < 1.0 else 1.0)
     decay = np.float32(adam.weight_decay)
@@ -260,8 +274,8 @@ def _adam(
         if segments[s, OWNER] != owner:
             continue
         start, end = segments[s, START], segments[s, END]
-        parameters, gradient = state[0][start:end], state[1][start:end]
-        first, second = state[2][start:end], state[3][start:end]
+        parameters, gradient = weights.parameters[start:end], weights.gradient[start:end]
+        first, second = weights.first[start:end], weights.second[start:end]
         for i in range(parameters.shape[0]):
             g = gradient[i] * clip + decay * parameters[i]
             m = beta1 * first[i] + rest1 * g
@@ -271,47 +285,36 @@ def _adam(
             parameters[i] -= size * m / (np.sqrt(v) * root + eps)
 
 
-@_entry
+@entry
 def run_epoch(
-    layers: np.ndarray,
-    heads: np.ndarray,
-    kind: int,
-    sizes: np.ndarray,
+    layout: Layout,
     objective: Objective,
     adam: Adam,
     trained: Trained,
     segments: np.ndarray,
     owners: np.ndarray,
     order: np.ndarray,
-    observations: np.ndarray,
-    data: tuple[np.ndarray, ...],
+    data: Rollout,
     old: tuple[np.ndarray, np.ndarray] | None,
-    state: tuple[np.ndarray, ...],
-    workspace: tuple[np.ndarray, ...],
+    weights: Weights,
+    workspace: Workspace,
     measured: np.ndarray,
 ) -> tuple[int, int, bool]:
     """One pass over the samples in ``order``, in minibatches of the workspace's size.
 
-    :param heads: the policy's and the value function's last layer, and where the log standard
-        deviations start in the parameters
-    :param sizes: how many choices each categorical action has
     :param segments: where in the parameters whose are: ``START``, ``END`` and ``OWNER`` in each row
     :param owners: whose each of the policy's tensors is: 0 for the actor's, 1 for the critic's
-    :param data: actions, masks, old values, old log-probabilities, advantages, returns
     :param old: the old policy's outputs and log standard deviations, if the divergence from it is exact
-    :param state: parameters, gradient, Adam's two moments and its counts of steps, all flat
-    :param workspace: features, outputs and outputs' gradients of all layers, a vector of as many
-        ones as a minibatch has samples, and three of as many numbers as the policy has outputs
     :param measured: one record per minibatch, zero before, see :data:`~sppo.engine.measurements.MEASUREMENTS`
     :return: minibatches looked at, minibatches skipped because their loss or gradient was not finite,
         and whether the pass came to its end, not to ``kl_limit``
     """
-    parameters, gradient = state[0], state[1]
-    features, hidden, delta, ones = workspace[0], workspace[1], workspace[2], workspace[3]
-    scratch = workspace[4], workspace[5], workspace[6]
-    capacity, width = ones.shape[0], observations.shape[1]
-    n_out = scratch[0].shape[0]
-    n_std = n_out if kind == GAUSSIAN else 0
+    layers, heads = layout.layers, layout.heads
+    parameters, gradient = weights.parameters, weights.gradient
+    hidden, delta = workspace.hidden, workspace.delta
+    capacity, width = workspace.ones.shape[0], data.observations.shape[1]
+    n_out = workspace.d_entropy.shape[0]
+    n_std = n_out if layout.kind == GAUSSIAN else 0
     log_std = parameters[heads[2] : heads[2] + n_std]
     d_log_std = gradient[heads[2] : heads[2] + n_std]
     policy, value = layers[heads[0], COLUMN] * capacity, layers[heads[1], COLUMN] * capacity
@@ -325,14 +328,14 @@ def run_epoch(
         rows = order[start : end if end < order.shape[0] else order.shape[0]]
         n = rows.shape[0]
         for b in range(n):
-            source, target = observations[rows[b]], features[b * width : (b + 1) * width]
+            source, target = data.observations[rows[b]], workspace.features[b * width : (b + 1) * width]
             for j in range(width):
                 target[j] = source[j]
-        forward(layers, parameters, features, hidden, ones, n, first, last)
+        forward(layers, parameters, workspace.features, workspace, n, first, last)
         if trained.actor:
             _actor_loss(
-                *(kind, sizes, objective, log_std, hidden[policy : policy + n * n_out], rows, data, old),
-                *(delta[policy : policy + n * n_out], d_log_std, scratch, measured[count]),
+                *(layout, objective, log_std, hidden[policy : policy + n * n_out], rows, data, old),
+                *(delta[policy : policy + n * n_out], d_log_std, workspace, measured[count]),
             )
         if trained.critic:
             values, d_values = hidden[value : value + n], delta[value : value + n]
@@ -347,7 +350,7 @@ def run_epoch(
         count += 1
         if too_far:
             return count, skipped, False
-        backward(layers, parameters, gradient, features, hidden, delta, ones, n, first, last)
+        backward(layers, parameters, gradient, workspace, n, first, last)
         for owner in range(2):
             squares[owner] = _squares(gradient, segments, owner) if takes_steps[owner] else _ZERO
         # Not what is no number, nor infinite; a compiler that may reorder sums cannot simplify this.
@@ -355,105 +358,7 @@ def run_epoch(
             for owner in range(2):
                 if takes_steps[owner]:
                     lr, norm = rates[owner], np.sqrt(np.float64(squares[owner]))
-                    _adam(adam, lr, norm, state, segments, owners, owner)
+                    _adam(adam, lr, norm, weights, segments, owners, owner)
         else:
             skipped += 1
     return count, skipped, True
-
-
-@_entry
-def policy_outputs(
-    layers: np.ndarray,
-    heads: np.ndarray,
-    kind: int,
-    sizes: np.ndarray,
-    parameters: np.ndarray,
-    features: np.ndarray,
-    masks: np.ndarray,
-    workspace: tuple[np.ndarray, ...],
-    outputs: np.ndarray,
-) -> None:
-    """Fill ``outputs``: each state's means, logits of coins, or log-probabilities of categorical choices.
-
-    :param features: flat, as many rows as ``outputs`` has
-    """
-    hidden, ones, n_out = workspace[1], workspace[3], outputs.shape[1]
-    capacity, width = ones.shape[0], features.shape[0] // outputs.shape[0]
-    policy = layers[heads[0], COLUMN] * capacity
-    for start in range(0, outputs.shape[0], capacity):
-        n = min(capacity, outputs.shape[0] - start)
-        forward(layers, parameters, features[start * width :], hidden, ones, n, 0, heads[0] + 1)
-        for b in range(n):
-            out = outputs[start + b]
-            for j in range(n_out):
-                out[j] = hidden[policy + b * n_out + j]
-            if kind == CATEGORICAL:
-                normalise(out, sizes, masks[start + b])
-
-
-@_entry
-def mean_divergence(
-    kind: int,
-    sizes: np.ndarray,
-    new: np.ndarray,
-    log_std: np.ndarray,
-    old: np.ndarray,
-    old_log_std: np.ndarray,
-) -> float:
-    """KL(old || new), averaged over states; outputs as :func:`policy_outputs` gives them."""
-    scratch = np.empty((2, new.shape[1]), np.float32)
-    total = np.float64(0.0)
-    for b in range(new.shape[0]):
-        total += divergence(kind, sizes, new[b], log_std, old[b], old_log_std, True, scratch[0], scratch[1])
-    return total / new.shape[0]
-
-
-@_entry
-def sample_actions(
-    layers: np.ndarray,
-    heads: np.ndarray,
-    kind: int,
-    sizes: np.ndarray,
-    parameters: np.ndarray,
-    features: np.ndarray,
-    masks: np.ndarray,
-    noise: np.ndarray,
-    limits: np.ndarray,
-    workspace: tuple[np.ndarray, ...],
-    actions: np.ndarray,
-    clipped: np.ndarray,
-    log_probs: np.ndarray,
-    values: np.ndarray,
-) -> None:
-    """Draw an action for each row of ``features``, with its log-probability and the state's value.
-
-    :param noise: standard normal numbers (one per action dimension) for Gaussian actions, standard
-        exponential ones (one per choice, a block of rows per categorical action) for categorical ones,
-        uniform ones for coins
-    :param limits: lowest and highest value of each Gaussian action, to which ``clipped`` keeps
-    """
-    hidden, ones = workspace[1], workspace[3]
-    rows, capacity, width = log_probs.shape[0], ones.shape[0], workspace[4].shape[0]
-    forward(layers, parameters, features, hidden, ones, rows, 0, layers.shape[0])
-    policy, value = layers[heads[0], COLUMN] * capacity, layers[heads[1], COLUMN] * capacity
-    for b in range(rows):
-        out, action = hidden[policy + b * width : policy + (b + 1) * width], actions[b]
-        log_prob = _ZERO
-        if kind == CATEGORICAL:
-            log_prob = race(out, sizes, masks[b], noise, b, rows, action)
-        else:
-            for j in range(width):
-                number = noise[b * width + j]
-                if kind == GAUSSIAN:
-                    log_std = parameters[heads[2] + j]
-                    x = out[j] + np.exp(log_std) * number
-                    log_prob -= _HALF * number * number + log_std + HALF_LOG_TWO_PI
-                    action[j] = x
-                    x = limits[0, j] if x < limits[0, j] else x
-                    clipped[b, j] = limits[1, j] if x > limits[1, j] else x
-                else:
-                    p = _ONE / (_ONE + np.exp(-out[j]))
-                    action[j] = _ONE if number < p else _ZERO
-                    log_prob += np.log(p if number < p else _ONE - p)
-        log_probs[b] = log_prob
-        values[b] = hidden[value + b]

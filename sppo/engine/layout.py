@@ -1,12 +1,11 @@
 """Which policies the fast engine understands, and how it sees them: a table of layers.
 
-:func:`describe` reads a Stable-Baselines3 policy and returns a :class:`Layout`, or raises
-:class:`~sppo.engine.coverage.Unsupported` with the reason in words a user can act on.
+:func:`describe` reads a Stable-Baselines3 policy and returns a :class:`~sppo.engine.networks.Layout`, or
+raises :class:`~sppo.engine.coverage.Unsupported` with the reason in words a user can act on.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,48 +22,9 @@ from torch import nn
 
 from sppo.engine import distributions, networks
 from sppo.engine.coverage import Unsupported, check_policy
+from sppo.engine.networks import Layout
 
 _ACTIVATIONS: dict[type[nn.Module], int] = {nn.Tanh: networks.TANH, nn.ReLU: networks.RELU}
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A policy's networks as the kernels read them, see :mod:`sppo.engine.networks`.
-
-    :param layers: the table of layers
-    :param heads: last layer of the policy, last layer of the value function, start of ``log_std``
-    :param kind: the action distribution
-    :param sizes: number of choices of each categorical action
-    :param n_features: width of the flattened observations
-    :param n_parameters: how many numbers the policy learns
-    """
-
-    layers: np.ndarray
-    heads: np.ndarray
-    kind: int
-    sizes: np.ndarray
-    n_features: int
-    n_parameters: int
-
-    @property
-    def n_outputs(self) -> int:
-        """Width of the policy's last layer."""
-        return int(self.layers[self.heads[0], networks.FAN_OUT])
-
-    @property
-    def width(self) -> int:
-        """Sum of all layers' widths: the workspace one sample needs."""
-        return int(self.layers[:, networks.FAN_OUT].sum())
-
-    def workspace(self, rows: int) -> tuple[np.ndarray, ...]:
-        """Scratch memory for minibatches of up to ``rows`` samples."""
-        return (
-            np.zeros(rows * self.n_features, np.float32),
-            np.zeros(rows * self.width, np.float32),
-            np.zeros(rows * self.width, np.float32),
-            np.ones(rows, np.float32),
-            *np.zeros((3, self.n_outputs), np.float32),
-        )
 
 
 def describe(policy: Any) -> Layout:
@@ -80,8 +40,6 @@ def describe(policy: Any) -> Layout:
         heads=np.array([policy_head, value_head, log_std], np.int64),
         kind=kind,
         sizes=sizes,
-        n_features=int(policy.features_dim),
-        n_parameters=table.n_parameters,
     )
 
 
@@ -118,10 +76,10 @@ class _Table:
 
     def __init__(self, policy: nn.Module) -> None:
         self._places: dict[th.Tensor, int] = {}
-        self.n_parameters = 0
+        place = 0
         for parameter in policy.parameters():
-            self._places[parameter] = self.n_parameters
-            self.n_parameters += parameter.numel()
+            self._places[parameter] = place
+            place += parameter.numel()
         self._rows: list[list[int]] = []
         self._column = 0
 

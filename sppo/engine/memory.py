@@ -8,8 +8,9 @@ write. So nothing is copied per update, and whoever reads or changes a parameter
 
 from __future__ import annotations
 
-import numpy as np
 import torch as th
+
+from sppo.engine.kernels import Weights
 
 
 class FlatMemory:
@@ -18,17 +19,13 @@ class FlatMemory:
     def __init__(self, policy: th.nn.Module) -> None:
         self._parameters = list(policy.parameters())
         size = sum(parameter.numel() for parameter in self._parameters)
-        self._tensor = th.empty(size)
-        self._first = th.zeros(size)
-        self._second = th.zeros(size)
+        flat, self._first, self._second = th.empty(size), th.zeros(size), th.zeros(size)
         self._steps = th.zeros(len(self._parameters))
-        self.parameters: np.ndarray = self._tensor.numpy()
-        self.gradient = np.zeros(size, np.float32)
-        self.first: np.ndarray = self._first.numpy()
-        self.second: np.ndarray = self._second.numpy()
-        self.steps: np.ndarray = self._steps.numpy()
+        tensors = flat, th.zeros(size), self._first, self._second, self._steps
+        #: what the update kernel works on
+        self.weights = Weights(*(tensor.numpy() for tensor in tensors))
         with th.no_grad():
-            for parameter, view in zip(self._parameters, self._views(self._tensor), strict=True):
+            for parameter, view in zip(self._parameters, self._views(flat), strict=True):
                 view.copy_(parameter)
                 parameter.data = view
         self._policy = policy
@@ -66,11 +63,6 @@ class FlatMemory:
         return [
             piece.view(parameter.shape) for piece, parameter in zip(pieces, self._parameters, strict=True)
         ]
-
-    @property
-    def state(self) -> tuple[np.ndarray, ...]:
-        """What the update kernel works on: parameters, gradient, first and second moments, step counts."""
-        return self.parameters, self.gradient, self.first, self.second, self.steps
 
     def bind_optimizer(self, optimizer: th.optim.Optimizer) -> None:
         """Make the optimizer's moments and counts views of the flat ones.

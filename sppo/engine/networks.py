@@ -14,6 +14,8 @@ in which a layer comes after its source:
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from sppo.compiled import njit
@@ -23,15 +25,15 @@ SOURCE, FAN_IN, FAN_OUT, WEIGHT, BIAS, ACTIVATION, COLUMN = range(7)
 IDENTITY, TANH, RELU = range(3)
 
 # No assumption that numbers are finite: a NaN must arrive at the gradient's norm to be noticed there.
-OPTIONS: dict[str, object] = {
+_OPTIONS: dict[str, object] = {
     "fastmath": {"contract", "reassoc", "arcp", "nsz", "afn"},
     "error_model": "numpy",
     "nogil": True,
     "no_cfunc_wrapper": True,
 }
 # Called from compiled code only: what Python would need to call them takes time to compile.
-inline = njit(**{**OPTIONS, "no_cpython_wrapper": True}, cache=False)
-
+inline = njit(**{**_OPTIONS, "no_cpython_wrapper": True}, cache=False)
+entry = njit(**_OPTIONS, cache=True)
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
@@ -56,6 +58,60 @@ _P0, _P1, _P2, _P3, _P4 = _P
 _Q1, _Q2, _Q3, _Q4 = _Q
 
 
+class Workspace(NamedTuple):
+    """Scratch memory for minibatches of at most as many samples as there are ``ones``.
+
+    :param features: what the first layers read
+    :param hidden: the outputs of all layers
+    :param delta: the gradients of ``hidden``
+    :param d_entropy: as many numbers as the policy has outputs, and so ``towards`` and ``towards_std``
+    """
+
+    features: np.ndarray
+    hidden: np.ndarray
+    delta: np.ndarray
+    ones: np.ndarray
+    d_entropy: np.ndarray
+    towards: np.ndarray
+    towards_std: np.ndarray
+
+
+class Layout(NamedTuple):
+    """A policy's networks.
+
+    :param layers: the table of layers
+    :param heads: last layer of the policy, last layer of the value function, start of ``log_std``
+    :param kind: the action distribution
+    :param sizes: number of choices of each categorical action
+    """
+
+    layers: np.ndarray
+    heads: np.ndarray
+    kind: int
+    sizes: np.ndarray
+
+    @property
+    def n_features(self) -> int:
+        """Width of the flattened observations."""
+        return int(self.layers[0, FAN_IN])
+
+    @property
+    def n_outputs(self) -> int:
+        """Width of the policy's last layer."""
+        return int(self.layers[self.heads[0], FAN_OUT])
+
+    def workspace(self, rows: int) -> Workspace:
+        """Scratch memory for minibatches of up to ``rows`` samples."""
+        width = int(self.layers[:, FAN_OUT].sum())
+        return Workspace(
+            np.zeros(rows * self.n_features, np.float32),
+            np.zeros(rows * width, np.float32),
+            np.zeros(rows * width, np.float32),
+            np.ones(rows, np.float32),
+            *np.zeros((3, self.n_outputs), np.float32),
+        )
+
+
 @inline
 def _tanh(x: np.float32) -> np.float32:
     x = _TANH_END if x > _TANH_END else x
@@ -66,7 +122,7 @@ def _tanh(x: np.float32) -> np.float32:
     return x * (p / q)
 
 
-@njit(**OPTIONS, cache=False)
+@njit(**_OPTIONS, cache=False)
 def tanh_of(values: np.ndarray) -> np.ndarray:
     """The networks' tanh of each element of a flat float32 array."""
     out = np.empty_like(values)
@@ -80,13 +136,13 @@ def forward(
     layers: np.ndarray,
     parameters: np.ndarray,
     features: np.ndarray,
-    hidden: np.ndarray,
-    ones: np.ndarray,
+    workspace: Workspace,
     rows: int,
     first: int,
     end: int,
 ) -> None:
     """Fill ``hidden`` with the outputs of layers ``first`` to ``end`` for ``rows`` rows of ``features``."""
+    hidden, ones = workspace.hidden, workspace.ones
     capacity = ones.shape[0]
     for k in range(first, end):
         width, fan_in, source = layers[k, FAN_OUT], layers[k, FAN_IN], layers[k, SOURCE]
@@ -112,15 +168,13 @@ def backward(
     layers: np.ndarray,
     parameters: np.ndarray,
     gradient: np.ndarray,
-    features: np.ndarray,
-    hidden: np.ndarray,
-    delta: np.ndarray,
-    ones: np.ndarray,
+    workspace: Workspace,
     rows: int,
     first: int,
     end: int,
 ) -> None:
     """Turn the outputs' gradients in ``delta`` into the gradients of the parameters of these layers."""
+    hidden, delta, ones = workspace.hidden, workspace.delta, workspace.ones
     capacity = ones.shape[0]
     for k in range(end - 1, first - 1, -1):
         width, fan_in, source = layers[k, FAN_OUT], layers[k, FAN_IN], layers[k, SOURCE]
@@ -136,7 +190,9 @@ def backward(
                 d_out[j] = d_out[j] if out[j] > _ZERO else _ZERO
         matmul(ones, 0, False, delta, start, False, gradient, layers[k, BIAS], 1, width, rows, _ZERO)
         if source < 0:
-            matmul(delta, start, True, features, 0, False, gradient, weight, width, fan_in, rows, _ZERO)
+            matmul(
+                delta, start, True, workspace.features, 0, False, gradient, weight, width, fan_in, rows, _ZERO
+            )
             continue
         read = layers[source, COLUMN] * capacity
         matmul(delta, start, True, hidden, read, False, gradient, weight, width, fan_in, rows, _ZERO)

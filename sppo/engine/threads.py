@@ -16,8 +16,7 @@ from contextlib import contextmanager
 import scipy.linalg.cython_blas
 import torch as th
 
-from sppo.engine.layout import Layout
-from sppo.engine.networks import FAN_IN, FAN_OUT
+from sppo.engine.networks import FAN_IN, FAN_OUT, Layout
 
 #: multiply-adds of the largest product of a minibatch from which several threads are used
 LARGE_PRODUCT = 8_000_000

@@ -10,11 +10,13 @@ import numpy as np
 from stable_baselines3.common.buffers import RolloutBuffer
 
 from sppo.engine import kernels
+from sppo.engine.acting import mean_divergence, policy_outputs
 from sppo.engine.distributions import GAUSSIAN
-from sppo.engine.layout import Layout, features_of
+from sppo.engine.layout import features_of
 from sppo.engine.measurements import MEASUREMENTS
 from sppo.engine.memory import FlatMemory
 from sppo.engine.model import Halves, Model
+from sppo.engine.networks import Layout
 from sppo.engine.threads import blas_threads
 from sppo.surrogates import Slope
 
@@ -77,8 +79,7 @@ class CompiledUpdate:
         buffer = model.rollout_buffer
         self._n_samples = buffer.buffer_size * buffer.n_envs
         self._workspace = layout.workspace(min(model.batch_size, self._n_samples))
-        self._observations = np.zeros((0, 0))
-        self._data: tuple[np.ndarray, ...] = ()
+        self.read_buffer()
         #: the old policy's outputs and log standard deviations, once they are remembered
         self._old: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -88,9 +89,7 @@ class CompiledUpdate:
         It pauses where the divergence is to be looked at.
         """
         order = np.random.permutation(self._n_samples)  # noqa: NPY002  (the generator the buffer draws from)
-        if not self._data:
-            self.read_buffer()
-        layout, halves, capacity = self._layout, self._halves, len(self._workspace[3])
+        layout, halves, capacity = self._layout, self._halves, len(self._workspace.ones)
         old = self._old if self._objective.slope.exact else None
         while len(order):
             pause = halves.minibatches_to_look
@@ -99,9 +98,8 @@ class CompiledUpdate:
             trained = kernels.Trained(halves.apart, halves.trains_actor, halves.trains_critic)
             with blas_threads(layout, capacity):
                 count, skipped, finished = kernels.run_epoch(
-                    *(layout.layers, layout.heads, layout.kind, layout.sizes, self._objective, self._adam),
-                    *(trained, self._segments, self._owners, rows, self._observations, self._data),
-                    *(old, self._memory.state, self._workspace, measured),
+                    *(layout, self._objective, self._adam, trained, self._segments, self._owners),
+                    *(rows, self._data, old, self._memory.weights, self._workspace, measured),
                 )
             yield Result(measured[:count], skipped, finished)
 
@@ -109,49 +107,39 @@ class CompiledUpdate:
         """Bring the buffer into the order of its own ``get`` and its arrays into the kernels' types."""
         policy, buffer, n_samples = self._model.policy, self._model.rollout_buffer, self._n_samples
         _flatten(buffer)
-        self._observations = features_of(
-            buffer.observations, policy.observation_space, policy.normalize_images
-        )
-
-        def flat(values: np.ndarray) -> np.ndarray:
-            return np.ascontiguousarray(values.reshape(n_samples), np.float32)
-
         masks = getattr(buffer, "action_masks", np.zeros((n_samples, 0)))
-        arrays = (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns)
-        self._data = (
-            np.ascontiguousarray(buffer.actions.reshape(n_samples, -1), np.float32),
-            np.ascontiguousarray(masks.reshape(n_samples, masks.shape[-1]), np.float32),
-            *(flat(array) for array in arrays),
+        tables = (buffer.actions.reshape(n_samples, -1), masks.reshape(n_samples, masks.shape[-1]))
+        columns = (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns)
+        arrays = (*tables, *(column.reshape(n_samples) for column in columns))
+        self._data = kernels.Rollout(
+            features_of(buffer.observations, policy.observation_space, policy.normalize_images),
+            *(np.ascontiguousarray(array, np.float32) for array in arrays),
         )
 
     def remember_policy(self) -> Callable[[], float]:
         """Take the policy for the old one; how to compute the mean divergence of a later one from it."""
-        if not self._data:
-            self.read_buffer()
         layout = self._layout
         workspace = layout.workspace(min(_ROWS, self._n_samples))
         new = np.zeros((self._n_samples, layout.n_outputs), np.float32)
 
         def evaluate() -> None:
-            with blas_threads(layout, len(workspace[3])):
-                kernels.policy_outputs(
-                    *(layout.layers, layout.heads, layout.kind, layout.sizes, self._memory.parameters),
-                    *(self._observations.reshape(-1), self._data[1], workspace, new),
-                )
+            with blas_threads(layout, len(workspace.ones)):
+                features, masks = self._data.observations.reshape(-1), self._data.masks
+                policy_outputs(layout, self._memory.weights.parameters, features, masks, workspace, new)
 
         evaluate()
         old, old_log_std = self._old = new.copy(), self._log_std().copy()
 
         def divergence() -> float:
             evaluate()
-            return kernels.mean_divergence(layout.kind, layout.sizes, new, self._log_std(), old, old_log_std)
+            return mean_divergence(layout, new, self._log_std(), old, old_log_std)
 
         return divergence
 
     def _log_std(self) -> np.ndarray:
         start = self._layout.heads[2]
         width = self._layout.n_outputs if self._layout.kind == GAUSSIAN else 0
-        return self._memory.parameters[start : start + width]
+        return self._memory.weights.parameters[start : start + width]
 
 
 def _segments(sizes: list[int], owners: np.ndarray) -> np.ndarray:
