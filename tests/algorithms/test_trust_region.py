@@ -1,11 +1,10 @@
-"""The trust region of an update, the critic's own training, fresh advantages, and a steered eta."""
+"""The trust region of an update, the critic's own training, and a steered eta."""
 
 from __future__ import annotations
 
 import copy
 import itertools
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,25 +12,15 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from sb3_contrib import RecurrentPPO
-from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
-from sppo import SPPO, MaskableSPPO, RecurrentSPPO
-from sppo.algorithms.fresh_advantages import FreshAdvantages
+from sppo import RecurrentSPPO
 from sppo.algorithms.trust_region import EtaController, TrustRegion
-from tests.engine.engine_models import Chain, make_env, make_model
+from tests.engine.engine_models import Chain, filled, make_model
 
 ENGINES = ("reference", "fast")
 BUDGET = 0.02
-
-
-def filled(model: Any) -> Any:
-    """The model with a rollout that it has not been trained on, in the order of its minibatches."""
-    _, callback = model._setup_learn(10_000)
-    model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
-    next(iter(model.rollout_buffer.get(16)))
-    return model
 
 
 def distributions(model: Any) -> list[th.distributions.Distribution]:
@@ -199,80 +188,6 @@ def test_a_way_out_that_is_not_finite_is_taken_back_whole() -> None:
     assert 0.475 <= float(parameter.detach().square().sum()) <= 0.5
 
 
-def own_gae(model: Any, rewards: np.ndarray, values: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Generalised advantage estimation by its definition: a sum per step, in double precision."""
-    buffer = model.rollout_buffer
-    n_steps, n_envs = rewards.shape
-    starts = np.vstack([buffer.episode_starts.reshape(n_steps, n_envs), model._last_episode_starts])
-    values = np.vstack([values, last])
-    deltas = rewards + model.gamma * values[1:] * (1 - starts[1:]) - values[:-1]
-    advantages = np.zeros_like(rewards)
-    for env in range(n_envs):
-        for start in range(n_steps):
-            weight = 1.0
-            for step in range(start, n_steps):
-                advantages[start, env] += weight * deltas[step, env]
-                weight *= model.gamma * model.gae_lambda * (1 - starts[step + 1, env])
-    return advantages
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_fresh_advantages_are_those_of_the_new_critic(engine: str) -> None:
-    """Also where a time limit ended an episode: the value of what was seen last is the new critic's."""
-    model = make_model(engine=engine, recompute_advantages=True, gamma=0.9)
-    bare: list[tuple[np.ndarray, list[dict[str, Any]]]] = []
-    step_wait = model.env.step_wait
-
-    def watched() -> Any:
-        observations, rewards, dones, infos = step_wait()
-        bare.append((rewards.copy(), copy.deepcopy(infos)))
-        return observations, rewards, dones, infos
-
-    model.env.step_wait = watched
-    filled(model)
-    fresh = FreshAdvantages(model)
-    with th.no_grad():
-        for parameter in model.policy.value_net.parameters():
-            parameter += 1.0
-    fresh()
-
-    def value(seen: np.ndarray) -> np.ndarray:
-        with th.no_grad():
-            return model.policy.predict_values(th.as_tensor(seen).float()).numpy().ravel()
-
-    rewards = np.array([step[0] for step in bare], np.float64)
-    timeouts = 0
-    for step, (_, infos) in enumerate(bare):
-        for env, info in enumerate(infos):
-            if info.get("TimeLimit.truncated"):
-                timeouts += 1
-                rewards[step, env] += 0.9 * float(value(info["terminal_observation"][None])[0])
-    assert timeouts > 3
-    values = value(model.rollout_buffer.observations).reshape(3, 48).T.astype(np.float64)
-    expected = own_gae(model, rewards, values, value(model._last_obs))
-    for name, array in (("advantages", expected), ("returns", expected + values)):
-        found = getattr(model.rollout_buffer, name).reshape(3, 48).T
-        np.testing.assert_allclose(found, array, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("algorithm", [SPPO, MaskableSPPO, RecurrentSPPO])
-def test_with_an_unchanged_critic_fresh_advantages_are_the_old_ones(algorithm: type[SPPO]) -> None:
-    policy = "MlpLstmPolicy" if algorithm is RecurrentSPPO else "MlpPolicy"
-    env = make_vec_env(Chain, 3, seed=4, env_kwargs={"action": "discrete"})
-    model = algorithm(
-        policy, env, n_steps=48, batch_size=16, seed=1, recompute_advantages=True, engine="reference"
-    )
-    filled(model)
-    fresh = FreshAdvantages(model)
-    before = {
-        name: getattr(model.rollout_buffer, name).copy() for name in ("advantages", "returns", "rewards")
-    }
-    assert model._timeouts
-    fresh()
-    for name, array in before.items():
-        np.testing.assert_allclose(getattr(model.rollout_buffer, name), array, rtol=1e-4, atol=1e-5)
-
-
 def region_at(kl: float, reached: bool) -> TrustRegion:
     region = TrustRegion(0.02, [], lambda: 0.0)
     region.kl, region.reached = kl, reached
@@ -304,77 +219,6 @@ def test_steered_eta_brings_updates_to_their_budget(use_softmax: bool) -> None:
     assert all(kl <= BUDGET * (1 + 1e-6) for kl, _, _ in found)
     assert np.mean([kl for kl, _, _ in found[4:]]) > 0.5 * BUDGET
     assert len({eta for _, _, eta in found}) > 6
-
-
-def test_a_steered_eta_is_saved_and_goes_on(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"clip_range": None, "eta": "auto", "kl_budget": 0.01}
-    model = make_model(**settings, n_epochs=3).learn(600)
-    assert model.auto_eta != 1.0
-    model.save(tmp_path / "model")
-    loaded = SPPO.load(tmp_path / "model", env=make_env())
-    assert (loaded.eta, loaded.auto_eta) == ("auto", model.auto_eta)
-    assert loaded.current_surrogate().eta == model.auto_eta  # type: ignore[attr-defined]
-    model.save_checkpoint(tmp_path / "checkpoint")
-    resumed = SPPO.resume(tmp_path / "checkpoint", make_env())
-    assert resumed.auto_eta == model.auto_eta
-
-
-GIVEN: dict[str, Any] = {
-    "kl_budget": 0.05,
-    "n_critic_epochs": 3,
-    "critic_learning_rate": lambda left: 2e-3 * left,
-    "recompute_advantages": True,
-    "eta": 0.5,
-    "divergence": "sampled",
-}
-
-
-def test_parameters_come_back_from_a_file(tmp_path: Path) -> None:
-    model = make_model(**GIVEN).learn(144)
-    model.save(tmp_path / "model")
-    loaded = SPPO.load(tmp_path / "model", env=make_env())
-    assert (loaded.n_critic_epochs, loaded.recompute_advantages, loaded.divergence) == (3, True, "sampled")
-    assert (loaded.kl_budget(0.3), loaded.critic_learning_rate(0.5)) == (0.05, 1e-3)
-    loaded.learn(144)
-    # Upstream reads the file, too, and ignores what it does not know.
-    assert PPO.load(tmp_path / "model").n_epochs == 1
-
-
-def test_a_file_from_before_the_exact_divergence_keeps_its_estimate(tmp_path: Path) -> None:
-    model = make_model(clip_range=None, eta=0.5)
-    assert model.divergence == "exact"
-    del model.divergence
-    model.save(tmp_path / "old")
-    assert SPPO.load(tmp_path / "old").divergence == "sampled"
-    PPO("MlpPolicy", make_env(), device="cpu").save(tmp_path / "ppo")
-    assert SPPO.load(tmp_path / "ppo", env=make_env()).divergence == "exact"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"kl_budget": 0.0}, "kl_budget=.*write kl_budget=0.03"),
-        ({"kl_budget": -1.0}, "kl_budget="),
-        ({"kl_budget": "0.03"}, "kl_budget="),
-        ({"n_critic_epochs": 0}, "n_critic_epochs="),
-        ({"n_critic_epochs": 2.5}, "n_critic_epochs="),
-        ({"critic_learning_rate": -1e-3}, "critic_learning_rate="),
-        ({"recompute_advantages": "yes"}, "recompute_advantages="),
-        ({"divergence": "exactly"}, "did you mean exact"),
-        ({"eta": "auto"}, "kl_budget=0.03"),
-        ({"eta": "automatic", "kl_budget": 0.1}, "eta="),
-        ({"clip_range": None}, "kl_budget=0.03"),
-    ],
-)
-def test_impossible_values_say_what_to_write(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_model(**wrong)
-
-
-def test_a_schedule_that_goes_below_zero_is_refused_when_it_does() -> None:
-    model = make_model(kl_budget=lambda left: left - 0.5)
-    with pytest.raises(ValueError, match="kl_budget must not be negative"):
-        model.learn(1000)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

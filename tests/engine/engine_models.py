@@ -106,6 +106,14 @@ def make_model(
     return algorithm(policy, make_env(observation, action), **settings)
 
 
+def filled(model: Any) -> Any:
+    """The model with a rollout that it has not been trained on, in the order of its minibatches."""
+    _, callback = model._setup_learn(10_000)
+    model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
+    next(iter(model.rollout_buffer.get(16)))
+    return model
+
+
 def flat(policy: th.nn.Module) -> np.ndarray:
     """All parameters in one vector."""
     return np.concatenate([parameter.detach().numpy().ravel() for parameter in policy.parameters()])

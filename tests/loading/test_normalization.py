@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
-import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,30 +15,14 @@ from sb3_contrib import MaskablePPO, RecurrentPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 from sppo import SPPO, MaskableSPPO, RecurrentSPPO, load_vec_normalize
 from sppo.loading import LoadError
 from sppo.loading.inspection import main as inspect
 from tests.algorithms.environments import SpaceEnv
-from tests.loading.filecraft import FIXTURES, members, packed, witnessed
-
-MEMBER = "sppo_normalization.json"
-SMALL: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 1, "device": "cpu", "seed": 1}
-OPTIONS: dict[str, Any] = {"clip_obs": 1.5, "clip_reward": 2.0, "gamma": 0.9, "epsilon": 1e-6}
-
-
-def raw_env(observation: str = "vector", action: str = "discrete", n_envs: int = 2) -> VecEnv:
-    return DummyVecEnv([lambda: SpaceEnv(observation, action)] * n_envs)
-
-
-def trained(
-    path: Path, kind: Any = SPPO, policy: str = "MlpPolicy", **options: Any
-) -> tuple[Any, VecNormalize]:
-    env = VecNormalize(raw_env(), **{**OPTIONS, **options})
-    model = kind(policy, env, **SMALL).learn(64)
-    model.save(path / "model.zip")
-    return model, env
+from tests.loading.filecraft import FIXTURES, members
+from tests.loading.normalized import MEMBER, OPTIONS, SMALL, raw_env, trained
 
 
 def assert_same_statistics(one: Any, other: Any) -> None:
@@ -286,132 +267,3 @@ def test_inspect_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "statistics of VecNormalize" in printed
     assert "(5,), of 66 samples" in printed
     assert "clip_obs                     1.5" in printed
-
-
-def statistics(**changes: Any) -> dict[str, Any]:
-    return {"mean": [0.0] * 5, "var": [1.0] * 5, "count": 10.0, **changes}
-
-
-#: what replaces parts of an honest member
-HOSTILE: dict[str, dict[str, Any]] = {
-    "other shape": {"observations": {"": statistics(mean=[0.0] * 4, var=[1.0] * 4)}},
-    "more dimensions": {"observations": {"": statistics(mean=[[0.0] * 5], var=[[1.0] * 5])}},
-    "no dimensions": {"observations": {"": statistics(mean=0.0, var=1.0)}},
-    "shapes that differ": {"observations": {"": statistics(var=1.0)}},
-    "ragged": {"observations": {"": statistics(mean=[[1.0], [1.0, 2.0]])}},
-    "deep": {"observations": {"": statistics(mean=json.loads("[" * 100 + "]" * 100))}},
-    "unknown key": {"observations": {"elsewhere": statistics()}},
-    "nan": {"observations": {"": statistics(mean=[math.nan] * 5)}},
-    "infinite": {"observations": {"": statistics(var=[math.inf] * 5)}},
-    "null": {"observations": {"": statistics(mean=[None] * 5)}},
-    "texts": {"observations": {"": statistics(mean=["a"] * 5)}},
-    "objects": {"observations": {"": statistics(mean=[{}] * 5)}},
-    "huge integers": {"observations": {"": statistics(mean=[10**400] * 5)}},
-    "negative variance": {"observations": {"": statistics(var=[-1.0] * 5)}},
-    "division by zero": {"observations": {"": statistics(var=[0.0] * 5)}, "epsilon": 0},
-    "negative count": {"observations": {"": statistics(count=-1)}},
-    "infinite count": {"observations": {"": statistics(count=math.inf)}},
-    "no count": {"observations": {"": {"mean": [0.0] * 5, "var": [1.0] * 5}}},
-    "more attributes": {"observations": {"": statistics(update="evil")}},
-    "no statistics": {"observations": {"": 3}},
-    "list of statistics": {"observations": [statistics()]},
-    "no observations": {"observations": None},
-    "returns of several": {"returns": statistics()},
-    "no returns": {"returns": None},
-    "nan returns": {"returns": {"mean": 0.0, "var": math.nan, "count": 1}},
-    "text as clip": {"clip_obs": "10"},
-    "list as clip": {"clip_obs": [10]},
-    "huge clip": {"clip_obs": 10**400},
-    "negative clip": {"clip_obs": -1.0},
-    "nan clip": {"clip_reward": math.nan},
-    "gamma": {"gamma": 2.0},
-    "infinite epsilon": {"epsilon": math.inf},
-    "negative epsilon": {"epsilon": -1.0},
-    "number as flag": {"norm_reward": 1},
-    "another setting": {"venv": None},
-}
-
-
-@pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    path = tmp_path_factory.mktemp("honest")
-    trained(path)
-    return members(path / "model.zip")
-
-
-def assert_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with witnessed() as seen:
-        for load in (SPPO.load, lambda path: load_vec_normalize(path, raw_env())):
-            with pytest.raises(LoadError, match=r"hostile\.zip: .*"):
-                load(path)
-        assert inspect([str(path)]) == 1
-    assert "hostile.zip" in capsys.readouterr().out
-    assert not seen
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_members_are_refused(
-    kind: str, honest: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    member = json.dumps({**json.loads(honest[MEMBER]), **HOSTILE[kind]}).encode()
-    (tmp_path / "hostile.zip").write_bytes(packed({**honest, MEMBER: member}))
-    assert_refused(tmp_path / "hostile.zip", capsys)
-
-
-@pytest.mark.parametrize(
-    "member",
-    [
-        b"",
-        b"null",
-        b"[]",
-        b"{",
-        b"{}",
-        b"\xff",
-        b"[" * 100_000,
-        b'{"observations": {"": {"mean": [' + b"1," * 700_000 + b"1]}}}",
-    ],
-    ids=range(8),
-)
-def test_members_of_another_kind_are_refused(
-    member: bytes, honest: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "hostile.zip").write_bytes(packed({**honest, MEMBER: member}))
-    assert_refused(tmp_path / "hostile.zip", capsys)
-
-
-def test_statistics_in_the_file_of_another_model(honest: dict[str, bytes], tmp_path: Path) -> None:
-    """Those of a dictionary, of a choice among some, and of an image."""
-
-    class Choice(gym.Env):
-        observation_space = spaces.Discrete(5)
-        action_space = spaces.Discrete(2)
-
-    for env, policy in (
-        (raw_env("dict"), "MultiInputPolicy"),
-        (raw_env("image"), "CnnPolicy"),
-        (Choice(), "MlpPolicy"),
-    ):
-        SPPO(policy, env, **SMALL).save(tmp_path / "other")
-        raw = packed({**members(tmp_path / "other.zip"), MEMBER: honest[MEMBER]})
-        with pytest.raises(LoadError, match="do not fit the observation space"):
-            SPPO.load(io.BytesIO(raw), device="cpu")
-
-
-def test_large_observations_are_not_carried(tmp_path: Path) -> None:
-    """Their statistics as text would be larger than the weights; the model loads nevertheless."""
-
-    class Large(gym.Env):
-        observation_space = spaces.Box(-1.0, 1.0, (100_000,), np.float32)
-        action_space = spaces.Discrete(2)
-
-    model = SPPO("MlpPolicy", VecNormalize(DummyVecEnv([Large])), policy_kwargs={"net_arch": [1]}, **SMALL)
-    model.save(tmp_path / "model")
-    assert MEMBER not in members(tmp_path / "model.zip")
-
-
-def test_broken_statistics_are_not_carried(tmp_path: Path) -> None:
-    model, env = trained(tmp_path)
-    env.obs_rms.mean[0] = np.nan
-    model.save(tmp_path / "model")
-    assert MEMBER not in members(tmp_path / "model.zip")
-    SPPO.load(tmp_path / "model")
