@@ -6,17 +6,16 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.algorithms.finite import finite_inputs
+from sppo.algorithms.surrogate_choice import EngineMode, SurrogateChoice
 from sppo.algorithms.trust_region import is_critics
 from sppo.parameters import Parameter, checked
 from sppo.surrogates import PPO, Surrogate
@@ -24,7 +23,6 @@ from sppo.surrogates import PPO, Surrogate
 if TYPE_CHECKING:
     from sppo.engine.fast import FastEngine
 
-EngineMode = Literal["auto", "reference", "fast"]
 Method = TypeVar("Method", bound=Callable[..., object])
 
 
@@ -53,27 +51,18 @@ def replaced_by_engine(method: Method) -> Method:
     return method
 
 
-class EngineChoice(OnPolicyAlgorithm):
+class EngineChoice(SurrogateChoice):
     """Mix-in that hands rollouts and updates to :mod:`sppo.engine` where it covers the model."""
 
-    engine: EngineMode
-    eta: float | Schedule | Literal["auto"] | None
-    clip_mode: str
-    recompute_advantages: bool
     #: which engine the last rollout or update ran on: ``"fast"`` or ``"reference"``
     engine_in_use: str | None = None
     _fast: FastEngine | None = None
     _engine_told = False
 
-    @property
-    def surrogate_class(self) -> type[Surrogate]:
-        """The surrogate that the parameters choose."""
-        raise NotImplementedError
-
-    @property
-    def trains_apart(self) -> bool:
-        """Whether actor and critic are trained apart."""
-        raise NotImplementedError
+    def _setup_model(self) -> None:
+        self._check_engine()
+        with without_torch_compiler():
+            super()._setup_model()
 
     def parameter_halves(self) -> tuple[list[th.nn.Parameter], list[th.nn.Parameter]]:
         """The parameters that are trained with the actor, and those that are trained apart from it."""

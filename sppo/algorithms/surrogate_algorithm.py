@@ -1,4 +1,4 @@
-"""What SPPO and its relatives share: the new parameters and the one update loop.
+"""What SPPO and its relatives share: the one update loop.
 
 :class:`SurrogateAlgorithm` stands before the upstream class in the method resolution order and replaces
 its ``train``. Everything else (saving, callbacks, logging) is inherited, and so is the collection of
@@ -9,59 +9,31 @@ buffers yield, so the loop asks two small hooks: :meth:`~SurrogateAlgorithm._eva
 
 from __future__ import annotations
 
-import copy
-import inspect
-import math
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.type_aliases import (
-    MaybeCallback,
-    PyTorchObs,
-    RolloutBufferSamples,
-    Schedule,
-)
-from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, explained_variance
+from stable_baselines3.common.type_aliases import MaybeCallback, PyTorchObs, RolloutBufferSamples, Schedule
 from torch.nn import functional as F
 
-from sppo.algorithms.engine_choice import (
-    EngineChoice,
-    EngineMode,
-    replaced_by_engine,
-    without_torch_compiler,
-)
+from sppo.algorithms.engine_choice import EngineChoice, replaced_by_engine
 from sppo.algorithms.finite import FiniteGuard, is_about_numbers
 from sppo.algorithms.fresh_advantages import Finish, FreshAdvantages, Timeout
-from sppo.algorithms.safe_loading import SafeLoading
-from sppo.algorithms.trust_region import EtaController, Halves, shares_layers
+from sppo.algorithms.trust_region import EtaController, Halves, copied, mean_kl
+from sppo.algorithms.update_log import record_update
 from sppo.engine.measurements import UpdateStatistics
-from sppo.parameters import Parameter, checked, unknown
-from sppo.surrogates import (
-    AUTO,
-    TRAINING,
-    ClipMode,
-    DivergenceMode,
-    Sample,
-    Surrogate,
-    check_proximity,
-    chosen,
-    kl_divergence,
-)
+from sppo.surrogates import AUTO, Sample, Surrogate
 
 
-class SurrogateAlgorithm(EngineChoice, SafeLoading):
+class SurrogateAlgorithm(EngineChoice):
     """Mix-in that trains an upstream PPO class with any surrogate of the family.
 
     Use it through :class:`sppo.SPPO`, which documents the parameters, :class:`sppo.MaskableSPPO`,
     :class:`sppo.RecurrentSPPO` or :class:`sppo.MaskableRecurrentSPPO`.
-
-    :param args: the upstream class's parameters, unchanged and in the same order
-    :param kwargs: likewise, and the parameters of a surrogate chosen by name
     """
 
     #: what stands before the surrogate's name in the name of a run
@@ -72,133 +44,12 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
     n_epochs: int
     normalize_advantage: bool
     target_kl: float | None
-    clip_range: float | Schedule
     clip_range_vf: float | Schedule | None
-    eta: float | Schedule | Literal["auto"] | None
-    kl_budget: float | Schedule | None
-    critic_learning_rate: float | Schedule | None
-
-    def __init__(
-        self,
-        *args: Any,
-        use_softmax: bool = True,
-        eta: float | Schedule | Literal["auto"] | None = None,
-        clip_mode: ClipMode = "one-sided",
-        divergence: DivergenceMode = "exact",
-        kl_budget: float | Schedule | None = None,
-        n_critic_epochs: int | None = None,
-        critic_learning_rate: float | Schedule | None = None,
-        recompute_advantages: bool = False,
-        surrogate: str | None = None,
-        engine: EngineMode = "auto",
-        **kwargs: Any,
-    ) -> None:
-        # Before the parent's constructor, because that ends in `_setup_model`, which reads them.
-        self._finite_guard = FiniteGuard()
-        self.use_softmax = use_softmax
-        self.eta = eta
-        self.clip_mode = clip_mode
-        # A file that does not say how its divergence is computed was saved when there was one way only.
-        loading = kwargs.get("_init_setup_model") is False and eta is None
-        self.divergence: DivergenceMode | None = None if loading else divergence
-        self.kl_budget = kl_budget
-        self.n_critic_epochs = n_critic_epochs
-        self.critic_learning_rate = critic_learning_rate
-        self.recompute_advantages = recompute_advantages
-        self.surrogate = surrogate
-        self.engine = engine
-        #: the value of ``eta="auto"``
-        self.auto_eta = 1.0
-        self._timeouts: list[Timeout] = []
-        self._take_surrogate_parameters(kwargs)
-        super().__init__(*args, **kwargs)
-
-    def __init_subclass__(cls, **kwargs: object) -> None:
-        """Give each class the signature it really has, for ``help()``, notebooks and ``inspect``."""
-        super().__init_subclass__(**kwargs)
-        if "__init__" in cls.__dict__:
-            own = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        else:
-            ours = inspect.signature(SurrogateAlgorithm.__init__).parameters.values()
-            new = [parameter for parameter in ours if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
-            own = [*inspect.signature(cls._upstream()).parameters.values(), *new]
-        cls.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
-
-    @classmethod
-    def _upstream(cls) -> type:
-        return cls.__mro__[cls.__mro__.index(SafeLoading) + 1]
-
-    def _take_surrogate_parameters(self, kwargs: dict[str, object]) -> None:
-        """Keep what belongs to a surrogate chosen by name; refuse what belongs to nobody."""
-        inherited = inspect.signature(self._upstream()).parameters
-        own = {} if self.surrogate is None else chosen({"surrogate": self.surrogate}).defaults()
-        for name, default in own.items():
-            if name not in inherited and not hasattr(self, name):
-                setattr(self, name, kwargs.pop(name, default))
-        for name in kwargs:
-            if name not in inherited:
-                known = [*inspect.signature(type(self)).parameters, *own]
-                raise TypeError(f"{type(self).__name__}({name}=...): {unknown(name, known)}")
-        if self.eta is not None and own and "eta" not in own:
-            raise ValueError(f"eta={self.eta!r}: the surrogate {self.surrogate!r} has no such parameter")
 
     def _setup_model(self) -> None:
-        self._check_engine()
-        if self.clip_range is None:
-            # Upstream wants a number here: an infinite clip cuts nothing, and a model saved with it
-            # still loads in the upstream class.
-            self.clip_range = math.inf
-        if self.divergence is None:
-            self.divergence = "exact" if self.eta is None else "sampled"
-        surrogate, values = self.surrogate_class, {}
-        for name, parameter in {**surrogate.parameters(), **TRAINING}.items():
-            value = _constant(getattr(self, name))
-            if not callable(value):
-                checked_or_raise(name, value, parameter)
-            # A schedule's values are looked at when it gives them.
-            values[name] = 1.0 if callable(value) or value in parameter.words else value
-        numbers = {name: values[name] for name in surrogate.parameters()}
-        check_proximity(surrogate(**numbers), self.eta, self.kl_budget)
-        with without_torch_compiler():
-            super()._setup_model()
-        if self.critic_learning_rate is not None and shares_layers(self.policy):
-            raise ValueError(
-                "critic_learning_rate: actor and critic share layers, which have one learning rate: write "
-                "policy_kwargs=dict(share_features_extractor=False), or leave it out"
-            )
-        for name, parameter in {**surrogate.parameters(), **TRAINING}.items():
-            value = getattr(self, name)
-            if parameter.kind == "schedule" and value is not None and value != AUTO:
-                setattr(self, name, FloatSchedule(value))
-
-    @property
-    def surrogate_class(self) -> type[Surrogate]:
-        """The surrogate that the parameters choose."""
-        checked_or_raise("use_softmax", self.use_softmax, Parameter("bool", ""))
-        clip_range = _constant(self.clip_range)
-        return chosen({**vars(self), "clip_range": 1.0 if callable(clip_range) else clip_range})
-
-    @property
-    def surrogate_name(self) -> str:
-        """The name of the surrogate in use: PPO, SPPO, MDPO, SMDPO or another one's."""
-        return self.surrogate_class.name.upper()
-
-    def current_surrogate(self) -> Surrogate:
-        """What is maximised now."""
-        return self.surrogate_at(self._current_progress_remaining)
-
-    def surrogate_at(self, progress: float) -> Surrogate:
-        """The surrogate with its schedules evaluated at a remaining progress, from 1 to 0."""
-        values = {name: getattr(self, name) for name in self.surrogate_class.parameters()}
-        if values.get("eta") == AUTO:
-            values["eta"] = self.auto_eta
-        numbers = {name: value(progress) if callable(value) else value for name, value in values.items()}
-        try:
-            surrogate = self.surrogate_class(**numbers)
-            check_proximity(surrogate, self.eta, self.kl_budget)
-            return surrogate
-        except ValueError as error:
-            raise ValueError(f"{error} (at progress_remaining={progress:.3g})") from error
+        super()._setup_model()
+        self._finite_guard = FiniteGuard()
+        self._timeouts: list[Timeout] = []
 
     def learn(
         self,
@@ -219,12 +70,6 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
         name = self.run_prefix + self.surrogate_name if tb_log_name is None else tb_log_name
         return super().learn(total_timesteps, callback, log_interval, name, *args, **kwargs)
 
-    @property
-    def trains_apart(self) -> bool:
-        """Whether actor and critic are trained apart, see :class:`~sppo.algorithms.trust_region.Halves`."""
-        given = (self.kl_budget, self.n_critic_epochs, self.critic_learning_rate)
-        return any(value is not None for value in given)
-
     def train(self) -> None:
         """Update the policy with the rollout buffer's data: ``n_epochs`` passes in minibatches."""
         self.require_complete()
@@ -241,8 +86,8 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
 
         old_policy = None
         if surrogate.needs_distributions or halves.budget is not None:
-            old_policy = _copied(self.policy)
-            halves.bound(partial(self._mean_kl, old_policy))
+            old_policy = copied(self.policy)
+            halves.bound(partial(mean_kl, self, old_policy))
         fresh_advantages = self.fresh_advantages()
         continue_training = True
         for epoch in range(halves.n_passes):
@@ -328,24 +173,6 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
             self._evaluate_actions(old_policy, rollout_data)
         return self.policy.action_dist, old_policy.action_dist
 
-    def _mean_kl(self, old_policy: ActorCriticPolicy) -> float:
-        """KL(old policy || policy), averaged over the rollout; infinite if the policy cannot be evaluated."""
-        drawn = np.random.get_state()  # noqa: NPY002  (the generator the buffer draws from)
-        divergences = []
-        try:
-            with th.no_grad():
-                for rollout_data in self.rollout_buffer.get(self.batch_size):
-                    self._evaluate_actions(self.policy, rollout_data)
-                    new, old = self._distributions(old_policy, rollout_data)
-                    divergences.append(kl_divergence(old, new))
-        except ValueError as error:
-            if not is_about_numbers(error):
-                raise
-            return math.inf
-        finally:
-            np.random.set_state(drawn)  # noqa: NPY002
-        return th.cat(divergences).mean().item()
-
     def record_skipped(self, skipped: int, looked_at: int) -> None:
         """Account for some minibatches, see :class:`~sppo.algorithms.finite.FiniteGuard`."""
         self._finite_guard.record(self, skipped, looked_at)
@@ -390,71 +217,8 @@ class SurrogateAlgorithm(EngineChoice, SafeLoading):
         halves: Halves,
         statistics: UpdateStatistics,
     ) -> None:
-        """Steer ``eta``; record upstream's keys, then what shows how the surrogate behaves."""
+        """Steer ``eta``, and tell the logger."""
         halves.look()
         if self.eta == AUTO and halves.region is not None:
             self.auto_eta = EtaController()(self.auto_eta, halves.region)
-        values, returns = self.rollout_buffer.values.flatten(), self.rollout_buffer.returns.flatten()
-        average = statistics.averages()
-        with np.errstate(all="ignore"):
-            explained = explained_variance(values, returns)
-        record = self.logger.record
-        record("train/entropy_loss", average["entropy_loss"])
-        record("train/policy_gradient_loss", average["policy_loss"])
-        record("train/value_loss", average["value_loss"])
-        record("train/approx_kl", average["approx_kl"])
-        record("train/clip_fraction", average["clipped_above"] + average["clipped_below"])
-        record("train/loss", average["loss"])
-        record("train/explained_variance", explained)
-        if hasattr(self.policy, "log_std"):
-            record("train/std", th.exp(self.policy.log_std).mean().item())
-        record("train/n_updates", self._n_updates, exclude="tensorboard")
-        if clip_range_vf is not None:
-            record("train/clip_range_vf", clip_range_vf)
-        for name, parameter in surrogate.parameters().items():
-            if parameter.kind == "schedule" and getattr(surrogate, name) is not None:
-                record(f"train/{name}", getattr(surrogate, name))
-
-        if halves.region is not None:
-            record("train/kl", halves.region.kl)
-            record("train/kl_budget", halves.region.budget)
-        if halves.apart:
-            samples = self.n_steps * self.n_envs
-            record("train/actor_epochs", halves.actor_steps / -(-samples // self.batch_size))
-        if halves.critic_learning_rate is not None:
-            record("train/critic_learning_rate", halves.critic_learning_rate)
-        record("train/engine", self.engine_in_use, exclude="tensorboard")
-        record("train/skipped_updates", statistics.skipped)
-        record("train/clip_fraction_above", average["clipped_above"])
-        record("train/clip_fraction_below", average["clipped_below"])
-        record("train/log_ratio_abs_mean", average["log_ratio_mean"])
-        record("train/log_ratio_abs_max", average["log_ratio_max"])
-        for name, value in statistics.further().items():
-            record(f"train/{name}", value)
-
-
-def checked_or_raise(name: str, value: object, parameter: Parameter) -> None:
-    """Refuse an impossible value of a constructor's parameter, and say what to write instead."""
-    try:
-        if parameter.kind == "schedule" and isinstance(value, str) and value not in parameter.words:
-            raise ValueError(f"{value!r} is neither a number nor a function of the remaining progress")
-        checked(name, value, parameter)
-    except ValueError as error:
-        advice = f"; {parameter.advice}" if parameter.advice else ""
-        raise ValueError(f"{name}={error}{advice}") from None
-
-
-def _copied(policy: ActorCriticPolicy) -> ActorCriticPolicy:
-    """The policy as it is now; what its last distribution was computed with stays with the original."""
-    kept = {id(policy.action_dist): copy.copy(policy.action_dist), id(policy.optimizer): None}
-    return copy.deepcopy(policy, kept)
-
-
-def _constant(value: object) -> object:
-    """The number behind a parameter that may be a number or a schedule; a schedule that varies as it is.
-
-    Models keep their constants as schedules once they are set up or loaded.
-    """
-    if isinstance(value, FloatSchedule):
-        value = value.value_schedule
-    return value.val if isinstance(value, ConstantSchedule) else value
+        record_update(self, surrogate, clip_range_vf, halves, statistics)

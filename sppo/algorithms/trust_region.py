@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import MlpExtractor
 from stable_baselines3.common.type_aliases import Schedule
+
+from sppo.algorithms.finite import is_about_numbers
+from sppo.surrogates import kl_divergence
 
 if TYPE_CHECKING:
     from sppo.algorithms.surrogate_algorithm import SurrogateAlgorithm
@@ -37,6 +42,31 @@ def shares_layers(policy: ActorCriticPolicy) -> bool:
         name.startswith(("policy_net.", "value_net.")) for name, _ in network.named_parameters()
     )
     return features or not own
+
+
+def copied(policy: ActorCriticPolicy) -> ActorCriticPolicy:
+    """The policy as it is now; what its last distribution was computed with stays with the original."""
+    kept = {id(policy.action_dist): copy.copy(policy.action_dist), id(policy.optimizer): None}
+    return copy.deepcopy(policy, kept)
+
+
+def mean_kl(model: SurrogateAlgorithm, old_policy: ActorCriticPolicy) -> float:
+    """KL(old policy || policy), averaged over the rollout; infinite if the policy cannot be evaluated."""
+    drawn = np.random.get_state()  # noqa: NPY002  (the generator the buffer draws from)
+    divergences = []
+    try:
+        with th.no_grad():
+            for rollout_data in model.rollout_buffer.get(model.batch_size):
+                model._evaluate_actions(model.policy, rollout_data)
+                new, old = model._distributions(old_policy, rollout_data)
+                divergences.append(kl_divergence(old, new))
+    except ValueError as error:
+        if not is_about_numbers(error):
+            raise
+        return math.inf
+    finally:
+        np.random.set_state(drawn)  # noqa: NPY002
+    return th.cat(divergences).mean().item()
 
 
 class TrustRegion:
