@@ -6,6 +6,7 @@ from copy import deepcopy
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch as th
 from gymnasium import spaces
 from sb3_contrib import MaskablePPO, RecurrentPPO
@@ -13,7 +14,7 @@ from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy as evaluate_unmasked
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -114,7 +115,7 @@ class MaskableRecurrentPPO(RecurrentPPO):
         return True
 
     @th.no_grad()
-    def _value(self, seen: Any, memory: Any, begins: Any) -> th.Tensor:
+    def _value(self, seen: PyTorchObs, memory: tuple[th.Tensor, ...], begins: npt.ArrayLike) -> th.Tensor:
         starts = th.tensor(begins, dtype=th.float32, device=self.device)
         return self.policy.predict_values(seen, memory, starts)  # type: ignore[call-arg]
 
@@ -152,11 +153,13 @@ class _Masked:
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         return self._model.predict(*args, **kwargs, action_masks=get_action_masks(self._env))
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._model, name)
 
 
-def evaluate_policy(model: MaskableRecurrentSPPO, env: GymEnv, *args: Any, **kwargs: Any) -> Any:
+def evaluate_policy(
+    model: MaskableRecurrentSPPO, env: GymEnv, *args: Any, **kwargs: Any
+) -> tuple[float, float] | tuple[list[float], list[int]]:
     """Stable-Baselines3's ``evaluate_policy``, with its parameters, under the environment's masks."""
     mask_source(env)
     return evaluate_unmasked(_Masked(model, env), env, *args, **kwargs)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch as th
 from sb3_contrib import RecurrentPPO
+from sb3_contrib.common.recurrent.type_aliases import RecurrentRolloutBufferSamples
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.type_aliases import PyTorchObs
 
@@ -66,7 +67,7 @@ class RecurrentSPPO(Checkpointable, SurrogateAlgorithm, RecurrentPPO):
         return th.cat([th.as_tensor(np.ascontiguousarray(states)), last.cpu().unsqueeze(1)], dim=1)
 
 
-def _real(rollout_data: Any) -> th.Tensor:
+def _real(rollout_data: RecurrentRolloutBufferSamples) -> th.Tensor:
     """Which samples are no padding: the buffer marks those in a float mask."""
     return rollout_data.mask > 1e-8
 

@@ -71,7 +71,7 @@ class SafeLoading(OnPolicyAlgorithm):
         path: str | pathlib.Path | io.BufferedIOBase,
         env: GymEnv | None = None,
         device: th.device | str = "auto",
-        custom_objects: dict[str, Any] | None = None,
+        custom_objects: dict[str, object] | None = None,
         print_system_info: bool = False,
         force_reset: bool = True,
         *,
@@ -149,7 +149,7 @@ class SafeLoading(OnPolicyAlgorithm):
 
     def set_parameters(
         self,
-        load_path_or_dict: str | pathlib.Path | io.BufferedIOBase | dict[str, Any],
+        load_path_or_dict: str | pathlib.Path | io.BufferedIOBase | dict[str, th.Tensor],
         exact_match: bool = True,
         device: th.device | str = "auto",
     ) -> None:

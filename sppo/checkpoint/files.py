@@ -16,6 +16,7 @@ from typing import Any
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+Manifest = dict[str, Any]
 _NAME = re.compile(r"(\d+)_steps\.checkpoint")
 _ASIDE = re.compile(r"\..*\.[0-9a-f]{8}\.aside")
 
@@ -66,7 +67,7 @@ def pack(members: Mapping[str, bytes], about: Mapping[str, object]) -> bytes:
     return buffer.getvalue()
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, bytes]]:
+def read(path: str | os.PathLike[str]) -> tuple[Manifest, dict[str, bytes]]:
     """A checkpoint's manifest and members, verified; :class:`CheckpointError` if anything is wrong."""
     with _opened(path) as (archive, manifest):
         members = {name: archive.read(name) for name in manifest["sha256"]}
@@ -81,7 +82,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, bytes]
 
 
 @contextlib.contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]]:
+def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
     """A checkpoint, with what goes wrong while reading it as a :class:`CheckpointError`."""
     name = os.fspath(path)
     try:

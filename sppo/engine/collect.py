@@ -15,6 +15,8 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -32,7 +34,7 @@ _NOISE = {GAUSSIAN: "normal_", CATEGORICAL: "exponential_", BERNOULLI: "uniform_
 class Actor:
     """A compiled policy for a fixed number of environments."""
 
-    def __init__(self, policy: Any, layout: Layout, n_envs: int) -> None:
+    def __init__(self, policy: ActorCriticPolicy, layout: Layout, n_envs: int) -> None:
         self._layout = layout
         self._workspace = layout.workspace(n_envs)
         self._no_masks = np.zeros((n_envs, 0), np.float32)
@@ -141,7 +143,7 @@ def collect_rollout(
 
 
 def _bootstrap_timeouts(
-    model: Any, rewards: np.ndarray, dones: np.ndarray, infos: list[dict[str, Any]]
+    model: OnPolicyAlgorithm, rewards: np.ndarray, dones: np.ndarray, infos: list[dict]
 ) -> None:
     """Add the value of the state in which a time limit ended an episode to its last reward."""
     for index in np.flatnonzero(dones):

@@ -9,6 +9,7 @@ import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.engine.collect import collect_rollout, finish
@@ -30,7 +31,7 @@ class FastEngine:
         self._memory: FlatMemory | None = None
         self._layout: Layout | None = None
 
-    def prepare(self, policy: th.nn.Module) -> tuple[Layout, FlatMemory]:
+    def prepare(self, policy: ActorCriticPolicy) -> tuple[Layout, FlatMemory]:
         """The policy's layout and memory; raises ``Unsupported`` if it is not covered."""
         if self._layout is None or self._memory is None or not self._memory.is_current(policy):
             self._layout = describe(policy)

@@ -17,6 +17,7 @@ from stable_baselines3.common.distributions import (
     DiagGaussianDistribution,
     MultiCategoricalDistribution,
 )
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
 from torch import nn
 
@@ -27,7 +28,7 @@ from sppo.engine.networks import Layout
 _ACTIVATIONS: dict[type[nn.Module], int] = {nn.Tanh: networks.TANH, nn.ReLU: networks.RELU}
 
 
-def describe(policy: Any) -> Layout:
+def describe(policy: ActorCriticPolicy) -> Layout:
     """Read ``policy``; raise :class:`Unsupported` if it is more than the engine covers."""
     check_policy(policy)
     table = _Table(policy)
@@ -113,14 +114,14 @@ class _Table:
         return np.array(self._rows, np.int64)
 
 
-def _distribution(policy: Any) -> tuple[int, np.ndarray]:
+def _distribution(policy: ActorCriticPolicy) -> tuple[int, np.ndarray]:
     from sb3_contrib.common.maskable.distributions import (
         MaskableBernoulliDistribution,
         MaskableCategoricalDistribution,
         MaskableMultiCategoricalDistribution,
     )
 
-    distribution = policy.action_dist
+    distribution: Any = policy.action_dist
     none = np.zeros(0, np.int64)
     if type(distribution) is DiagGaussianDistribution:
         return distributions.GAUSSIAN, none
