@@ -139,7 +139,9 @@ class _Graph(th.nn.Module):
         observation = (
             parts if isinstance(self.policy.observation_space, spaces.Dict) else parts["observation"]
         )
-        after: dict[th.nn.LSTM, tuple[th.Tensor, ...]] = {}
+        # In the order in which the LSTMs run: while it traces, torch.export gives a module another identity
+        # each time it is looked up.
+        after: list[tuple[th.Tensor, ...]] = []
 
         def one_step(features: th.Tensor, states: tuple, starts: th.Tensor, lstm: th.nn.LSTM) -> tuple:
             hidden, cell = (state * (1 - starts).view(1, -1, 1) for state in states)
@@ -147,8 +149,8 @@ class _Graph(th.nn.Module):
             for layer, weights in enumerate(lstm.all_weights):
                 layers.append(th.lstm_cell(features, (hidden[layer], cell[layer]), *weights))
                 features = layers[-1][0]
-            after[lstm] = tuple(th.stack(parts) for parts in zip(*layers, strict=True))
-            return features, after[lstm]
+            after.append(tuple(th.stack(parts) for parts in zip(*layers, strict=True)))
+            return features, after[-1]
 
         memory, masks = {}, {}
         if self.maskable:
@@ -166,8 +168,8 @@ class _Graph(th.nn.Module):
             if "lstm_critic" in self.memories:
                 memory["lstm_states"] = states["lstm_critic"]
             outputs["value"] = self.policy.predict_values(observation, **memory).flatten()
-        for lstm, pair in self.memories.items():
-            next_states = after[getattr(self.policy, lstm)]
+        # The actor's LSTM runs a second time if the critic shares it.
+        for pair, next_states in zip(self.memories.values(), after, strict=False):
             outputs |= {f"next_{name}": state for name, state in zip(pair, next_states, strict=True)}
         return outputs
 
