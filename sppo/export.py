@@ -14,9 +14,9 @@ import logging
 import pathlib
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import torch as th
@@ -29,12 +29,21 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sppo import SPPO, MaskableRecurrentSPPO, MaskableSPPO, RecurrentSPPO, __version__
 from sppo.loading.errors import refused
 from sppo.loading.model_file import read_bytes, read_model_file, settable
-from sppo.loading.normalization import Normalization
+from sppo.loading.normalization import Normalization, parts_of, statistics_of
 from sppo.loading.vec_normalize import read_vec_normalize
 
 Tensors = dict[str, th.Tensor]
-#: ``inputs`` or ``outputs`` -> name -> ``shape`` and ``dtype``
-Signature = dict[str, dict[str, dict[str, Any]]]
+
+
+class Entry(TypedDict):
+    """Of an input or an output; the batch's size is called ``"batch"``."""
+
+    shape: list[int | str]
+    dtype: str
+
+
+#: ``inputs`` or ``outputs`` -> name -> its shape and type
+Signature = dict[str, dict[str, Entry]]
 _STATES = [f"{name}_{part}" for name in ("lstm", "lstm_critic") for part in ("hidden", "cell")]
 #: What else is called something in the graph.
 _TAKEN = {"action", "action_masks", "episode_start", "value", "mean", "std", "logits", *_STATES}
@@ -44,7 +53,7 @@ _TAKEN |= {f"next_{name}" for name in _STATES}
 def export_onnx(
     model: OnPolicyAlgorithm,
     path: str | pathlib.Path,
-    vec_normalize: VecNormalize | str | pathlib.Path | bool | None = None,
+    vec_normalize: VecNormalize | str | pathlib.Path | Literal[False] | None = None,
     *,
     value: bool = False,
     distribution: bool = False,
@@ -119,9 +128,10 @@ class _Graph(th.nn.Module):
     def examples(self) -> Tensors:
         """Inputs for a batch of three."""
         found = {}
-        for key, space in _parts(self.policy.observation_space).items():
+        for key, space in parts_of(self.policy.observation_space).items():
             real = key in self.normalizers or np.issubdtype(space.dtype, np.floating)
-            found[_name(key)] = th.as_tensor(np.zeros((3, *space.shape), np.float32 if real else space.dtype))
+            shape, dtype = (3, *(space.shape or ())), np.float32 if real else space.dtype
+            found[_name(key)] = th.as_tensor(np.zeros(shape, dtype))
         if self.maskable:
             space = self.policy.action_space
             width = spaces.flatdim(space) * (2 if isinstance(space, spaces.MultiBinary) else 1)
@@ -134,11 +144,9 @@ class _Graph(th.nn.Module):
         return {name: tensor.to(self.policy.device) for name, tensor in found.items()}
 
     def forward(self, inputs: Tensors) -> Tensors:
-        parts = {key: inputs[_name(key)] for key in _parts(self.policy.observation_space)}
+        parts = {key: inputs[_name(key)] for key in parts_of(self.policy.observation_space)}
         parts |= {key: normalize(parts[key]) for key, normalize in self.normalizers.items()}
-        observation = (
-            parts if isinstance(self.policy.observation_space, spaces.Dict) else parts["observation"]
-        )
+        observation = parts if isinstance(self.policy.observation_space, spaces.Dict) else parts[""]
         # In the order in which the LSTMs run: while it traces, torch.export gives a module another identity
         # each time it is looked up.
         after: list[tuple[th.Tensor, ...]] = []
@@ -200,44 +208,39 @@ class _Normalizer:
 
 
 def _normalizers(
-    model: OnPolicyAlgorithm, source: VecNormalize | str | pathlib.Path | bool | None
+    model: OnPolicyAlgorithm, source: VecNormalize | str | pathlib.Path | Literal[False] | None
 ) -> dict[str, _Normalizer]:
     """How to normalise, by the observation's key."""
+    statistics: VecNormalize | Normalization | None = source if isinstance(source, VecNormalize) else None
     if isinstance(source, (str, pathlib.Path)):
-        source, _ = read_vec_normalize(source)
+        statistics = read_vec_normalize(*read_bytes(source, "pkl"))
     elif source is None:
-        source = model.get_vec_normalize_env()
-        carried: Normalization | None = None if source else getattr(model, "normalization", None)
-        if carried is not None:
-            own = {key or "observation": part for key, part in carried.observations.items()}
-            return {key: _Normalizer(part, carried, model.device) for key, part in own.items()}
-        if source is None and model._last_original_obs is not None:
+        statistics = model.get_vec_normalize_env() or getattr(model, "normalization", None)
+        if statistics is None and model._last_original_obs is not None:
             warnings.warn(
                 "the model was trained under VecNormalize: without its statistics the exported policy takes "
                 "observations that are normalised already. Give them with vec_normalize=..., or on the "
                 "command line with --vecnormalize FILE",
                 stacklevel=3,
             )
-    if not isinstance(source, VecNormalize) or not source.norm_obs:
+    elif statistics is None and source is not False:
+        raise TypeError(f"vec_normalize must be a VecNormalize, its file, None or False, not {source!r}")
+    if statistics is None:
         return {}
-    found = source.obs_rms if isinstance(source.obs_rms, dict) else {"observation": source.obs_rms}
-    shapes = {key: space.shape for key, space in _parts(model.observation_space).items()}
-    for key, statistics in found.items():
-        if shapes.get(key) != np.shape(statistics.mean):
+    found = statistics.observations if isinstance(statistics, Normalization) else statistics_of(statistics)
+    shapes = {key: space.shape for key, space in parts_of(model.observation_space).items()}
+    for key, part in found.items():
+        if shapes.get(key) != np.shape(part.mean):
             raise ValueError(
-                f"the statistics are of other observations: {key} has the shape {np.shape(statistics.mean)} "
+                f"the statistics are of other observations: {_name(key)} has the shape {np.shape(part.mean)} "
                 f"there, and the policy takes {model.observation_space}"
             )
-    return {key: _Normalizer(statistics, source, model.device) for key, statistics in found.items()}
-
-
-def _parts(space: spaces.Space) -> Mapping[str, Any]:
-    return space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
+    return {key: _Normalizer(part, statistics, model.device) for key, part in found.items()}
 
 
 def _name(key: str) -> str:
-    """Of an observation in the graph: its key, unless something else is called so."""
-    return f"observation.{key}" if key in _TAKEN else key
+    """Of an observation in the graph: its key, unless it has none or something else is called so."""
+    return f"observation.{key}" if key in _TAKEN else key or "observation"
 
 
 def _parameters(distribution: Distribution) -> Tensors:
@@ -252,8 +255,8 @@ def _batch_axis(name: str) -> int:
     return 1 if name in _TAKEN and "lstm" in name else 0
 
 
-def _described(tensors: Tensors) -> dict[str, dict[str, Any]]:
-    table = {}
+def _described(tensors: Tensors) -> dict[str, Entry]:
+    table: dict[str, Entry] = {}
     for name, tensor in tensors.items():
         shape: list[int | str] = list(tensor.shape)
         shape[_batch_axis(name)] = "batch"

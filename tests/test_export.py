@@ -272,8 +272,12 @@ def test_forgotten_and_foreign_statistics_are_named(tmp_path: Path) -> None:
         export_onnx(loaded, tmp_path / "policy.onnx", False)
     stacked = made(SPPO, "MlpPolicy", LIMITED, spaces.Box(-1, 1, (15,), np.float32))
     stacked.set_env(VecFrameStack(env, 3))
-    with pytest.raises(ValueError, match=r"shape \(5,\)"):
-        export_onnx(stacked, tmp_path / "policy.onnx")
+    stacked.save(tmp_path / "stacked.zip")
+    for model in (stacked, SPPO.load(tmp_path / "stacked.zip")):
+        with pytest.raises(ValueError, match=r"shape \(5,\)"):
+            export_onnx(model, tmp_path / "policy.onnx")
+    with pytest.raises(TypeError, match="None or False, not True"):
+        export_onnx(stacked, tmp_path / "policy.onnx", True)  # type: ignore[arg-type]
 
 
 def test_the_file_says_what_it_takes_and_gives(tmp_path: Path) -> None:

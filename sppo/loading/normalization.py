@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import ArrayLike
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.type_aliases import GymEnv
@@ -42,7 +43,7 @@ class Normalization:
         """What ``env`` does now; ``None`` if it is of the user's own class, or :meth:`check` refuses it."""
         if type(env) is not VecNormalize:
             return None
-        observations = {key: _copied(part) for key, part in _observations(env).items()}
+        observations = {key: _copied(part) for key, part in statistics_of(env).items()}
         numbers = [float(value) for value in (env.clip_obs, env.clip_reward, env.gamma, env.epsilon)]
         made = cls(observations, _copied(env.ret_rms), bool(env.norm_reward), *numbers)
         try:
@@ -75,7 +76,7 @@ class Normalization:
         if not (clip_obs > 0 and clip_reward > 0 and 0 <= gamma <= 1 and 0 <= epsilon < math.inf):
             raise ValueError("a setting is out of its range")
         for key, part in self.observations.items():
-            whole = _parts(space).get(key)
+            whole = parts_of(space).get(key)
             if not isinstance(whole, spaces.Box) or not _stacks(part.mean.shape, whole.shape):
                 raise ValueError("the statistics do not fit the observation space")
         every = (self.returns, *self.observations.values())
@@ -97,7 +98,7 @@ class Normalization:
         if unwrap_vec_normalize(venv) is not None:
             raise ValueError("the environment is in a VecNormalize already: give what that wraps")
         for key, part in self.observations.items():
-            space = _parts(venv.observation_space).get(key)
+            space = parts_of(venv.observation_space).get(key)
             if space is None or space.shape != part.mean.shape:
                 raise ValueError(
                     f"the model's observations {key} had the shape {part.mean.shape} below its VecNormalize, "
@@ -118,7 +119,7 @@ class Normalization:
         if rewards:
             normalised = env is not None and env.norm_reward
             return "does not normalise rewards" if self.norm_reward and not normalised else None
-        theirs = {} if env is None else _observations(env)
+        theirs = {} if env is None else statistics_of(env)
         if _shapes(theirs) != _shapes(self.observations):
             return "normalises other observations" if theirs else "does not normalise observations"
         for key, part in self.observations.items():
@@ -130,7 +131,7 @@ class Normalization:
         return None
 
 
-def _statistics(mean: Any, var: Any, count: float) -> RunningMeanStd:
+def _statistics(mean: ArrayLike, var: ArrayLike, count: float) -> RunningMeanStd:
     made = RunningMeanStd()
     made.mean, made.var, made.count = np.array(mean, np.float64), np.array(var, np.float64), float(count)
     return made
@@ -140,7 +141,7 @@ def _copied(part: RunningMeanStd) -> RunningMeanStd:
     return _statistics(part.mean, part.var, part.count)
 
 
-def _observations(env: VecNormalize) -> dict[str, RunningMeanStd]:
+def statistics_of(env: VecNormalize) -> dict[str, RunningMeanStd]:
     """The statistics of what ``env`` normalises now, as in :class:`Normalization`."""
     if not env.norm_obs:
         return {}
@@ -153,7 +154,8 @@ def _shapes(statistics: Mapping[str, RunningMeanStd]) -> dict[str, tuple[int, ..
     return {key: np.shape(part.mean) for key, part in statistics.items()}
 
 
-def _parts(space: spaces.Space) -> Mapping[str, spaces.Space]:
+def parts_of(space: spaces.Space) -> Mapping[str, spaces.Space]:
+    """The spaces of a dictionary by their keys; of what is none, itself under ``""``."""
     return space.spaces if isinstance(space, spaces.Dict) else {"": space}
 
 

@@ -86,17 +86,16 @@ def load_vec_normalize(
             if carried is None:
                 raise NotRestorable("it is a model that carries no statistics of VecNormalize")
             return carried.wrap(venv, training=True)
-    loaded, label = read_vec_normalize(path)
+    loaded = read_vec_normalize(raw, label)
     with refused(label, " (its statistics are of other observations than these environments give)"):
         loaded.set_venv(venv)
     return loaded
 
 
-def read_vec_normalize(path: str | pathlib.Path | io.BufferedIOBase) -> tuple[VecNormalize, str]:
-    """The same without environments: what the file holds, and its name for errors."""
-    raw, label = read_bytes(path, "pkl")
+def read_vec_normalize(raw: bytes, label: str) -> VecNormalize:
+    """The same without environments: what a file's contents are; ``label`` is its name for errors."""
     with refused(label, ". If you trust the file, load it with trust=True"):
         loaded = Rebuilder(parse(raw, Budget(len(raw)))).root()
         if not isinstance(loaded, VecNormalize):
             raise NotRestorable("it holds no VecNormalize")
-    return loaded, label
+    return loaded
