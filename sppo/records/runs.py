@@ -61,7 +61,9 @@ class Run(Evaluations):
 
     @property
     def parameters(self) -> Values:
-        return self.config.get("parameters", {})
+        """The algorithm's; none where the record is damaged."""
+        found = self.config.get("parameters")
+        return found if isinstance(found, Mapping) else {}
 
     @property
     def final_return(self) -> float:

@@ -156,7 +156,7 @@ def build_cells(runs: Iterable[Run]) -> list[Cell]:
     entries = {run: _flat(run.config) for run in planned}
     # what varies between runs with one place on the axes sets apart all runs of their algorithm
     varied: dict[str, set[str]] = defaultdict(set)
-    places = grouped(planned, lambda run: (run.algorithm, run.env, setting_of(run.config)))
+    places = grouped(planned, lambda run: (run.algorithm, run.env, setting_of(run)))
     for (algorithm, _, _), own in places.items():
         names = {name for run in own for name in entries[run]}
         varied[algorithm] |= {name for name in names if len({entries[run].get(name) for run in own}) > 1}
@@ -167,7 +167,7 @@ def build_cells(runs: Iterable[Run]) -> list[Cell]:
         return f"{run.algorithm} ({text})" if text else run.algorithm
 
     ordered = sorted(planned, key=lambda run: run.seed)
-    members = grouped(ordered, lambda run: (run.env, label(run), setting_of(run.config)))
+    members = grouped(ordered, lambda run: (run.env, label(run), setting_of(run)))
     cells = [
         Cell(*place, tuple(own), tuple(sorted(varied[own[0].algorithm]))) for place, own in members.items()
     ]
@@ -186,14 +186,8 @@ def looks_of(cells: Iterable[Cell]) -> dict[str, Look]:
     return looks({label: found.pop() for label, found in titles.items()} | several)
 
 
-def parameters_of(config: Mapping[str, object]) -> Mapping[str, object]:
-    """The algorithm's parameters; none where a record is damaged."""
-    parameters = config.get("parameters")
-    return parameters if isinstance(parameters, Mapping) else {}
-
-
-def setting_of(config: Mapping[str, object]) -> Setting:
-    values = (parameters_of(config).get(name) for name in AXES)
+def setting_of(run: Run) -> Setting:
+    values = map(run.parameters.get, AXES)
     return Setting(*(v if v is None or isinstance(v, int | float | str) else json.dumps(v) for v in values))
 
 

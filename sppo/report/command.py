@@ -45,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = args.out or args.study / "report"
     out.mkdir(parents=True, exist_ok=True)
     command = f"python -m sppo report {shown_path(args.study)}{subset.flags}"
+    command += f" --published {shown_path(args.published)}" if args.published else ""
+    command += "".join(f" --baseline {name}" for name in args.baselines or ())
     summary = summarise(build_cells(study.runs), args.baselines or DEFAULT_BASELINES)
     _write_files(study, summary, out, collect(command, study.runs, publish_study_file(args.study, out)))
     print(_text(study, summary))

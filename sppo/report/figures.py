@@ -229,11 +229,11 @@ def _panel(
 def _sweep(title: str, lines: Mapping[str, Mapping[Value, Estimate]], looks: Looks) -> Panel:
     """Estimates against the values of a parameter, a line for each algorithm; ``None`` is over all values."""
     values = sorted({value for points in lines.values() for value in points}, key=order_key)
-    labels = order_labels(lines)
+    at = {value: [label for label in order_labels(lines) if value in lines[label]] for value in values}
 
     def draw(ax: Axes) -> None:
         for label, points in lines.items():
-            x = [values.index(value) + _offset(labels, label, 0.5) for value in points]
+            x = [values.index(value) + _offset(at[value], label, 0.5) for value in points]
             y, low, high = np.array(list(points.values())).T
             ax.plot(x, y, color=looks[label].colour, marker=looks[label].marker, linewidth=0.8)
             ax.vlines(x, low, high, color=looks[label].colour, linewidth=2.2, alpha=0.6)

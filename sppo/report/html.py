@@ -105,4 +105,4 @@ def _run_name(run: Run) -> str:
     if not run.config:
         return "unknown"
     title = title_of(run.algorithm, run.config)
-    return f"{run.env}, {title}, {setting_of(run.config).text}, seed {run.seed}"
+    return f"{run.env}, {title}, {setting_of(run).text}, seed {run.seed}"

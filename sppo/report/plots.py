@@ -105,8 +105,9 @@ def _sheet(plot: Plot, footer: str) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    columns = min(plot.columns, len(plot.panels))
-    rows = -(-len(plot.panels) // columns)
+    # as few rows as hold all panels, and as even as they come: four panels are two and two
+    rows = -(-len(plot.panels) // plot.columns)
+    columns = -(-len(plot.panels) // rows)
     inches = max(plot.panel_size[0] * columns + 0.3, 5.5)
     # 18 letters of 7 points to the inch
     below = [line for text in (plot.caption, footer) for line in textwrap.wrap(text, int(inches * 18))]
@@ -125,7 +126,9 @@ def _sheet(plot: Plot, footer: str) -> Figure:
         for key in plot.keys
     ]
     per_row = max(1, min(len(handles), int(inches / 1.3)))
-    figure.legend(handles=handles, loc="outside upper center", ncols=per_row, frameon=False)
+    # to be read row by row: matplotlib fills columns
+    by_column = [handle for first in range(per_row) for handle in handles[first::per_row]]
+    figure.legend(handles=by_column, loc="outside upper center", ncols=per_row, frameon=False)
     figure.supxlabel("\n".join(below), x=0.01, ha="left", fontsize=7, linespacing=1.3)
     return figure
 

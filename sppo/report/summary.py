@@ -113,6 +113,11 @@ def summarise(cells: Sequence[Cell], baselines: Sequence[str] = DEFAULT_BASELINE
         if low == high:
             notes["all final returns are equal, there is no normalised score"].append(env)
     comparisons = tuple(_comparisons(cells, baselines, notes))
+    compared = {row.label for row in comparisons}
+    names = {cell.label: cell.label.partition(" (")[0] for cell in cells}
+    for label, name in names.items() if set(baselines) & set(names.values()) else ():
+        if name not in baselines and label not in compared:
+            notes["not compared, because no completed run has a setting of the baseline's"].append(label)
     for places in notes.values():
         places[3:] = [f"and {len(places) - 3} more"] if len(places) > 4 else places[3:]
     texts = tuple(f"{text} ({'; '.join(places)})" for text, places in notes.items())
@@ -163,12 +168,12 @@ def _compare(where: str, pairs: Sequence[Cells], env: str | None = None) -> Comp
 
 
 def _pools(items: Sequence[Cells], by_passes: bool = True) -> list[tuple[str, list[Cells]]]:
-    """Over environments at each setting, over everything at each m, and over everything."""
+    """Over environments at each setting, over everything at each m if that is more, and over everything."""
     ordered = sorted(items, key=lambda item: item[0].setting.sort_key())
     settings = grouped(ordered, lambda item: item[0].setting)
     pools = [(setting.text, own) for setting, own in settings.items()]
     at_each_m = _at_each_m(items) if by_passes else []
-    pools += at_each_m if len(at_each_m) > 1 else []
+    pools += at_each_m if 1 < len(at_each_m) < len(pools) else []
     return [*pools, (EVERYWHERE, list(items))] if len(pools) > 1 else pools
 
 
@@ -196,7 +201,7 @@ def _aggregates(
         shared = tasks.intersection(*kept.values())
         if kept and len(shared) < len(tasks):
             text = f"aggregated over the {len(shared)} of {len(tasks)} tasks that all algorithms have"
-            notes[text].append(where)
+            notes[text if shared else "no aggregate: there is no task that all algorithms have"].append(where)
         for label, own in kept.items() if shared else ():
             chosen = tuple(cell for task, cell in own.items() if task in shared)
             limits = [bounds[cell.env] for cell in chosen]

@@ -28,7 +28,7 @@ import numpy as np
 from sppo.records.run_files import CONFIG, TENSORBOARD
 from sppo.records.runs import Run
 from sppo.report import events
-from sppo.report.cells import AXES, Cell, Setting, grouped, parameters_of
+from sppo.report.cells import AXES, Cell, Setting, grouped
 from sppo.report.events import read_scalars, scalar, write_events
 from sppo.report.provenance import require
 from sppo.report.statistics import mean_interval
@@ -100,7 +100,7 @@ def _chart_tags(env: str, setting: Setting) -> list[str]:
 
 def hparams_of(run: Run) -> dict[str, bool | float | str]:
     """The numbers, texts and switches of a run's configuration, the parameters beside the rest."""
-    flat = {**run.config, **parameters_of(run.config), "status": run.status}
+    flat = {**run.config, **run.parameters, "status": run.status}
     plain = {name: value for name, value in flat.items() if isinstance(value, bool | int | float | str)}
     return {name: float(value) if type(value) is int else value for name, value in plain.items()}
 

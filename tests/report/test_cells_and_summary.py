@@ -218,6 +218,18 @@ def test_algorithm_of_one_environment_does_not_shrink_the_aggregate(tmp_path: Pa
     assert any("ppo-symmetric" in note and "left out" in note for note in summary.notes)
 
 
+def test_each_with_a_clip_of_its_own(tmp_path: Path) -> None:
+    """As in a study of m: nothing is pooled that is one setting, and what cannot be compared is named."""
+    for name, clip in (("ppo", 0.2), ("ppo-budget", 0.2), ("sppo", 0.3)):
+        for config in synthetic.grid(["Ant-v5"], [name], [3, 10], [clip]):
+            synthetic.write_completed(tmp_path, config)
+    summary = summary_of(tmp_path)
+    rows = [(row.label, row.where) for row in summary.comparisons if row.env is None]
+    assert rows == [("ppo-budget", where) for where in ("m=3, ε=0.2", "m=10, ε=0.2", "all settings")]
+    assert any(note.startswith("not compared") and note.endswith("(sppo)") for note in summary.notes)
+    assert any(note.startswith("no aggregate") for note in summary.notes)
+
+
 def test_different_lengths_are_noted(tmp_path: Path) -> None:
     for name, steps in (("ppo", 100_000), ("sppo", 50_000)):
         for config in synthetic.grid(["Ant-v5"], [name], [10], [0.3], total_timesteps=steps):
