@@ -108,7 +108,8 @@ def sweep(
     # the costliest first, so that no thread is left alone with a long run at the end
     order = sorted(range(len(plans)), key=lambda job: -plans[job].numbers.inner_steps)
     curves = np.empty((len(plans), iterations))
-    with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with ThreadPoolExecutor(threads or usable) as pool:
         # the first call alone: it compiles, or loads from the cache, what all others use
         first = execute(order[0])
         for count, curve in enumerate(chain([first], pool.map(execute, order[1:])), start=1):
