@@ -12,7 +12,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
@@ -47,14 +47,16 @@ SCRIPTS = {
 class _AsksForMasks:
     """Mix-in for the zoo, which knows nothing of masks: they come from the environment, if it offers any."""
 
+    env: VecEnv | None
     #: the environment that ``enjoy`` plays in; ``predict`` asks it for masks
     test_env: VecEnv | None = None
 
-    def learn(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def learn(self, *args: object, **kwargs: object) -> Self:
+        assert self.env is not None
         return super().learn(*args, use_masking=is_masking_supported(self.env), **kwargs)  # type: ignore[misc]
 
     def predict(
-        self: Any,
+        self,
         observation: np.ndarray | dict[str, np.ndarray],
         state: tuple[np.ndarray, ...] | None = None,
         episode_start: np.ndarray | None = None,
@@ -134,11 +136,8 @@ def _with_masks(callback: BaseCallback, masked: type[EvalCallback]) -> BaseCallb
 def register() -> None:
     """Make the algorithms known to the zoo of this process; safe to call twice."""
     zoo_utils.ALGOS.update(ALGORITHMS)
-    tables: list[dict[str, Any]] = [
-        hyperparams_opt.HYPERPARAMS_SAMPLER,
-        hyperparams_opt.HYPERPARAMS_CONVERTER,
-    ]
-    for table in tables:
+    for name in ("HYPERPARAMS_SAMPLER", "HYPERPARAMS_CONVERTER"):
+        table = getattr(hyperparams_opt, name)
         table.update(sppo=table["ppo"], sppo_lstm=table["ppo_lstm"])
 
 
@@ -150,12 +149,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
     script, *options = arguments
     register()
-    module: Any = importlib.import_module(SCRIPTS[script])
+    module = importlib.import_module(SCRIPTS[script])
     if script == "train":
-        module.ExperimentManager = ExperimentManager
+        vars(module)["ExperimentManager"] = ExperimentManager
     elif script == "enjoy":
-        module.create_test_env = _remembering_test_env
-        module.ALGOS = zoo_utils.ALGOS | {name: _AsSaved(kind) for name, kind in ALGORITHMS.items()}
+        known = zoo_utils.ALGOS | {name: _AsSaved(kind) for name, kind in ALGORITHMS.items()}
+        vars(module).update(create_test_env=_remembering_test_env, ALGOS=known)
     # The zoo's scripts read sys.argv themselves.
     sys.argv = [f"sppo.zoo {script}", *options]
     getattr(module, script)()
@@ -176,7 +175,7 @@ class _AsSaved:
     def __init__(self, kind: type[SurrogateAlgorithm]) -> None:
         self._kind = kind
 
-    def load(self, *args: Any, **kwargs: Any) -> Any:
+    def load(self, *args: Any, **kwargs: Any) -> SurrogateAlgorithm:
         model, env = self._kind.load(*args, **kwargs), _AsksForMasks.test_env
         normalize = None if env is None else unwrap_vec_normalize(env)
         if normalize is not None and model.normalization is not None and model.normalization.observations:

@@ -6,14 +6,15 @@ import os
 import time
 
 
-def _cores() -> int:
+def cores() -> int:
+    """The cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def available_processes() -> int:
     """Processes a training may use: the cores it may run on, and not more than ``OMP_NUM_THREADS``."""
     limit = os.environ.get("OMP_NUM_THREADS", "")
-    return min(_cores(), int(limit)) if limit.isdigit() and int(limit) > 0 else _cores()
+    return min(cores(), int(limit)) if limit.isdigit() and int(limit) > 0 else cores()
 
 
 def idle_cores(samples: int = 20, pause: float = 1e-3) -> float:
@@ -29,5 +30,5 @@ def idle_cores(samples: int = 20, pause: float = 1e-3) -> float:
                 others += int(file.read().split()[3].split("/")[0]) - 1
             time.sleep(pause)
     except (OSError, ValueError, IndexError):
-        return _cores()
-    return max(_cores() - others / samples, 0.0)
+        return cores()
+    return max(cores() - others / samples, 0.0)

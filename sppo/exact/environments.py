@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import scipy.sparse as sp
 
@@ -68,7 +66,7 @@ def deep_sea_treasure(n: int = 5, gamma: float = 0.9) -> TabularMDP:
     return TabularMDP(_deterministic(successor, n * n), reward, start, gamma, name=f"DeepSeaTreasure(n={n})")
 
 
-def from_gymnasium(env: Any, gamma: float = 0.99, start: np.ndarray | None = None) -> TabularMDP:
+def from_gymnasium(env: object, gamma: float = 0.99, start: np.ndarray | None = None) -> TabularMDP:
     """The exact MDP of a Gymnasium toy-text environment with a table ``P`` (FrozenLake, Taxi, CliffWalking).
 
     ``P[s][a]`` lists (probability, next state, reward, terminated). A terminated transition goes to one extra

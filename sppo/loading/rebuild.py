@@ -69,14 +69,14 @@ class Rebuilder:
         self._builders = {**BUILDERS, **(builders or {})}
         self._depth = 0
 
-    def root(self) -> Any:
+    def root(self) -> object:
         """The tree's value.
 
         :raises NotRestorable: if any part of it would need the file's code
         """
         return self.value(self._root)
 
-    def value(self, node: Node) -> Any:
+    def value(self, node: Node) -> object:
         """The object that ``node`` stands for."""
         self.budget.step(len(node) if isinstance(node, (str, bytes)) else 0)
         if isinstance(node, int) and node.bit_length() > _MAX_BITS:
@@ -131,7 +131,7 @@ class Rebuilder:
             raise NotRestorable(f"{call} got unexpected arguments")
         return [self.value(arg) for arg in call.args]
 
-    def state(self, call: Call) -> Any:
+    def state(self, call: Call) -> object:
         """What the object's state is set to; ``None`` if it is not."""
         if len(call.states) > 1 or call.items or call.pairs:
             raise NotRestorable(f"{call} is changed in an unexpected way")
@@ -181,9 +181,9 @@ def _ordered_dict(rebuilder: Rebuilder, call: Call) -> OrderedDict[object, objec
     rebuilder.arguments(call, 0)
     made = OrderedDict(rebuilder.mapping(call.pairs))
     match call.states:
-        case [Pairs([("_metadata", Pairs() as versions)])]:
+        case [Pairs([("_metadata", Pairs(versions))])]:
             # torch writes the version of each layer beside a state_dict.
-            found = rebuilder.value(versions)
+            found = rebuilder.mapping(versions)
             made._metadata = {key: part for key, part in found.items() if isinstance(part, dict)}  # type: ignore[attr-defined]
     return made
 

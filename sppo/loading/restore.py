@@ -49,7 +49,7 @@ class Checked:
     #: the file written anew
     stream: io.BytesIO
     #: every value, under the name of its entry
-    custom_objects: dict[str, Any]
+    custom_objects: dict[str, object]
     #: name -> why it is missing; and those of them that training needs
     left_out: dict[str, str]
     needed: dict[str, str]

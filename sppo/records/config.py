@@ -178,7 +178,9 @@ def _counted(values: Values, frozen: Values, neutral: Values) -> dict[str, objec
 def _matters(values: Values) -> bool:
     """Whether the family's surrogate is another variant with this clip than with the frozen baseline's."""
     surrogate = chosen(values)
-    if values.get("surrogate") is not None or "clip_mode" not in surrogate.parameters():
-        return values.get("surrogate") is not None
+    if values.get("surrogate") is not None:
+        return True
+    if "clip_mode" not in surrogate.parameters():
+        return False
     modes = (values["clip_mode"], BASELINE_V1["sppo"]["clip_mode"])
     return len({surrogate(clip_mode=mode).label for mode in modes}) > 1  # type: ignore[call-arg]

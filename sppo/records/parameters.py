@@ -41,7 +41,7 @@ def _setting(default: object, kind: str, help: str, **ranges: Unpack[Ranges]) ->
     return Setting(default, Parameter(kind, help, **ranges))
 
 
-def defaults(settings: Settings) -> dict[str, Any]:
+def defaults(settings: Settings) -> Values:
     """The values if nothing is said."""
     return {name: setting.default for name, setting in settings.items()}
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sppo.checkpoint.files import write_atomically
+from sppo.envs.cores import cores
 from sppo.records import run_files
 from sppo.records.config import RunConfig
 from sppo.records.published import completed_runs
@@ -17,7 +18,7 @@ from sppo.records.subset import Subset, add_subset
 from sppo.study.definition import StudyError, StudyPlan, read_plan
 from sppo.study.display import Display
 from sppo.study.execution import Options, Outcome
-from sppo.study.local import LocalPool, available_cores
+from sppo.study.local import LocalPool
 from sppo.study.overview import calibration, duration, makespan, predicted_seconds, statuses, table
 from sppo.study.runner import Stopper, run_all
 
@@ -70,8 +71,8 @@ def _parser() -> argparse.ArgumentParser:
         add_subset(one).add_argument("--where", action="append", metavar="NAME=VALUE", help=only)
     status.add_argument("--json", action="store_true", help="print the counts as JSON")
     for one in (plan, run):
-        cores = available_cores()
-        one.add_argument("--jobs", type=_positive, default=cores, help=f"processes (default: {cores} cores)")
+        jobs = cores()
+        one.add_argument("--jobs", type=_positive, default=jobs, help=f"processes (default: {jobs} cores)")
         known = "leave out the runs that a report of this study, made elsewhere, has completed"
         one.add_argument("--published", type=Path, metavar="DIR", help=known)
     run.add_argument("--retry-failed", action="store_true", help="also run again what has failed")

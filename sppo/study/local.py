@@ -48,14 +48,6 @@ class _Worker:
                     display.said(self.run, message)
 
 
-def available_cores() -> int:
-    """How many cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
-
-
 def single_threaded() -> None:
     """Let numerical libraries that are loaded from now on use one thread.
 
