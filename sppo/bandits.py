@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numba
 import numpy as np
@@ -292,8 +291,8 @@ def simulate(
     table = _means_table(arms, gap, means, seed_list)
     points = min(integer("points", points, least=1), horizon)
     rounds = np.array([horizon * i // points for i in range(1, points + 1)], dtype=np.int64)
-    streams: Any = [agent_stream(seed, agent_seed).bit_generator.state for seed in seed_list]
-    states = np.array([stream["state"]["state"] for stream in streams], dtype=np.uint64)
+    streams = [agent_stream(seed, agent_seed).bit_generator.state["state"] for seed in seed_list]
+    states = np.array([stream["state"] for stream in streams], dtype=np.uint64)
     runs = (len(step_sizes), len(seed_list))
     regret = np.empty((*runs, len(rounds)))
     pulls = np.zeros((*runs, table.shape[1]), dtype=np.int64)

@@ -29,7 +29,7 @@ from sppo.loading.errors import LoadError, NotRestorable, brief, printable, refu
 from sppo.loading.normalization import Normalization
 from sppo.loading.pickletree import ATOMS, Pairs, Tree, parse
 from sppo.loading.rebuild import Rebuilder
-from sppo.loading.schedules import SCHEDULE_KEYS, SCHEDULES, StoredSchedule
+from sppo.loading.schedules import NUMBERS, SCHEDULE_KEYS, SCHEDULES, StoredSchedule
 from sppo.loading.tensors import read_tensors
 from sppo.surrogates import AUTO, REGISTRY, Surrogate, find
 
@@ -60,12 +60,11 @@ SCHEDULES_MEMBER = "sppo_schedules.json"
 #: Where the statistics of ``VecNormalize`` are.
 NORMALIZATION_MEMBER = "sppo_normalization.json"
 
-_NUMBER = (int, float, np.integer, np.floating)
 #: the type of a default -> the types of values that may take its place, and what to call those
 _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
     bool: ((bool, np.bool_), "bool"),
-    int: (_NUMBER, "number"),
-    float: (_NUMBER, "number"),
+    int: (NUMBERS, "number"),
+    float: (NUMBERS, "number"),
     str: ((str, pathlib.PurePath), "text"),
 }
 #: key -> the class that it must be, or derive from

@@ -85,11 +85,8 @@ class Normalization:
         for part in every:
             if part.mean.shape != part.var.shape or not np.isfinite([part.mean, part.var]).all():
                 raise ValueError("the statistics are not finite")
-            if (
-                not (part.var >= 0).all()
-                or not (part.var + epsilon > 0).all()
-                or not 0 < part.count < math.inf
-            ):
+            positive = (part.var >= 0).all() and (part.var + epsilon > 0).all()
+            if not positive or not 0 < part.count < math.inf:
                 raise ValueError("the statistics have impossible variances or counts")
 
     def wrap(self, env: GymEnv, training: bool) -> VecNormalize:

@@ -164,9 +164,8 @@ def _check_optimizer(optimizer: th.optim.Optimizer, values: dict[str, Any]) -> N
     for group, mine in zip(values["param_groups"], optimizer.state_dict()["param_groups"], strict=True):
         check_plain(group, th.Tensor)
         numbers = [group.get(key, number) for key, number in mine.items() if isinstance(number, (int, float))]
-        if group["params"] != mine["params"] or not all(
-            isinstance(n, (int, float, th.Tensor)) for n in numbers
-        ):
+        numeric = all(isinstance(number, (int, float, th.Tensor)) for number in numbers)
+        if group["params"] != mine["params"] or not numeric:
             raise NotRestorable("it has other parameters than this model's optimizer")
     for index, state in values["state"].items():
         check_plain(state, th.Tensor)

@@ -23,6 +23,7 @@ from sppo.loading.errors import NotRestorable
 from sppo.loading.pickletree import Call, Global
 from sppo.loading.rebuild import Rebuilder, builds
 
+NUMBERS = (int, float, np.integer, np.floating)
 SCHEDULE_KEYS = ("learning_rate", "clip_range", "clip_range_vf", "eta", "kl_budget", "critic_learning_rate")
 
 
@@ -137,10 +138,8 @@ SCHEDULES = (FloatSchedule, ConstantSchedule, LinearSchedule, LeftOut, StoredSch
 
 def number(value: object) -> float:
     """``value`` as a float, if it is a number."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+    if isinstance(value, bool) or not isinstance(value, NUMBERS) or math.isnan(value):
         raise NotRestorable("a schedule has a parameter that is no number")
-    if math.isnan(value):
-        raise NotRestorable("a schedule has a parameter that is not a number")
     return float(value)
 
 

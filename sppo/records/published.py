@@ -93,11 +93,10 @@ def _read_run(row: Mapping[str, str], curve: NDArray[np.float64]) -> Run:
         versions=json.loads(row["versions"]),
         git_revision=row["git_revision"],
     )
+    if run.status not in STATUSES:
+        return replace(run, status="damaged", error=f"runs.csv has the status {run.status!r}")
     if run.status != "completed":
-        known = run.status in STATUSES
-        return (
-            run if known else replace(run, status="damaged", error=f"runs.csv has the status {run.status!r}")
-        )
+        return run
     steps, episodes = curve[:, :2].astype(np.int64).T
     complete = replace(run, timesteps=steps, episodes=episodes, returns=curve[:, 2], spreads=curve[:, 3])
     try:

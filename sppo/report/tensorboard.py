@@ -116,10 +116,9 @@ def _write_run(run: Run, root: Path, name: str, thin: int) -> None:
     if run.path is not None and thin:
         write_events(folder / _THINNED_FILE, _thinned(run.path / TENSORBOARD, thin), began)
     elif run.path is not None:
-        for name, source in {
-            path.name: path for path in (run.path / TENSORBOARD).rglob(events.EVENT_FILES)
-        }.items():
-            (folder / name).symlink_to(os.path.relpath(source.resolve(), folder.resolve()))
+        sources = {path.name: path.resolve() for path in (run.path / TENSORBOARD).rglob(events.EVENT_FILES)}
+        for file, source in sources.items():
+            (folder / file).symlink_to(os.path.relpath(source, folder.resolve()))
 
 
 def _thinned(directory: Path, points: int) -> Iterator[tuple[int, Summary]]:

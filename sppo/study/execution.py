@@ -173,11 +173,8 @@ class _Attempt:
         """What the directory holds that must not be written over."""
         stored, wanted = header.get("config"), self.config.as_dict()
         if isinstance(stored, dict):
-            return (
-                None
-                if same_run(stored, wanted)
-                else f"another run ({'; '.join(differences(stored, wanted))})"
-            )
+            changed = "; ".join(differences(stored, wanted))
+            return None if same_run(stored, wanted) else f"another run ({changed})"
         records = (run_files.EVALUATIONS, run_files.MODEL, run_files.RESULT)
         patterns = (*records, f"{run_files.CHECKPOINTS}/*", f"{run_files.TENSORBOARD}/*")
         unknown = any(any(self.directory.glob(pattern)) for pattern in patterns)

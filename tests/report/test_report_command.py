@@ -164,11 +164,13 @@ def test_published_files_make_the_same_tables(study: Path, tmp_path: Path) -> No
 
 def test_one_seed_per_cell(tmp_path: Path) -> None:
     synthetic.write_study(tmp_path, small_grid(seeds=[7]))
-    assert report([str(tmp_path), "--tensorboard-seeds", "0"]) == 0
+    assert report([str(tmp_path), "--tensorboard-seeds", "0", "--baseline", "sppo"]) == 0
     page = (tmp_path / "report" / "report.html").read_text()
     assert "Runs per line: 1. One run has no interval." in page
     assert {row["mean_low"] for row in table(tmp_path / "report" / "final_returns.csv")} == {""}
-    assert {row["probability_low"] for row in table(tmp_path / "report" / "comparisons.csv")} == {""}
+    rows = table(tmp_path / "report" / "comparisons.csv")
+    assert {row["probability_low"] for row in rows} == {""}
+    assert {row["command"].partition(" --")[2] for row in rows} == {"baseline sppo"}
 
 
 def section(page: str, name: str) -> str:
