@@ -15,7 +15,7 @@ from sppo.records.runs import STATUSES, Run
 from sppo.records.studies import StudyRecords
 from sppo.report.cells import Cell, grouped, not_there, order_environments, seeds_of, setting_of
 from sppo.report.labels import Look, order_labels, title_of
-from sppo.report.plots import INK, Plot, css_colour, panel_svgs
+from sppo.report.plots import INK, Plot, css_colour, marker_outline, panel_svgs
 from sppo.report.provenance import Provenance, rerun_command, seeds_text
 from sppo.report.statistics import FEW_RUNS
 from sppo.report.summary import Summary
@@ -44,7 +44,8 @@ def render(template: str, title: str, plots: Sequence[Plot], **values: object) -
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"css": css_colour, "number": number, "interval": interval, "svgs": panel_svgs}
+    environment.filters |= {"css": css_colour, "number": number, "interval": interval}
+    environment.filters |= {"svgs": panel_svgs, "outline": marker_outline}
     colours = {key.colour for plot in plots for key in plot.keys} - {INK}
     return environment.get_template(template).render(title=title, colours=sorted(colours), **values)
 

@@ -101,6 +101,15 @@ def css_colour(colour: str) -> str:
     return {INK: "currentColor", RULE: "var(--rule)"}.get(colour, f"var(--c{colour[1:]})")
 
 
+def marker_outline(marker: str) -> str:
+    """A marker as the path of an SVG, seven wide, so that a page's legend shows what its panels show."""
+    from matplotlib.markers import MarkerStyle
+
+    style = MarkerStyle(marker)
+    (corners,) = style.get_path().transformed(style.get_transform().scale(7, -7)).to_polygons()
+    return "M" + " ".join(f"{x:.1f},{y:.1f}" for x, y in corners) + "Z"
+
+
 def _sheet(plot: Plot, footer: str) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -125,12 +134,21 @@ def _sheet(plot: Plot, footer: str) -> Figure:
         Line2D([], [], color=key.colour, linestyle=key.line, marker=key.marker or None, label=key.text)
         for key in plot.keys
     ]
-    per_row = max(1, min(len(handles), int(inches / 1.3)))
+    per_row = _per_row([key.text for key in plot.keys], inches)
     # to be read row by row: matplotlib fills columns
     by_column = [handle for first in range(per_row) for handle in handles[first::per_row]]
     figure.legend(handles=by_column, loc="outside upper center", ncols=per_row, frameon=False)
     figure.supxlabel("\n".join(below), x=0.01, ha="left", fontsize=7, linespacing=1.3)
     return figure
+
+
+def _per_row(texts: Sequence[str], inches: float) -> int:
+    """How many entries of a legend fit side by side: a column takes 0.6 inches, and 0.07 for each letter."""
+    for count in range(len(texts), 1, -1):
+        letters = sum(max(map(len, texts[first::count])) for first in range(count))
+        if 0.6 * count + 0.07 * letters <= inches:
+            return count
+    return 1
 
 
 def _svg(plot: Plot, panel: Panel) -> str:
