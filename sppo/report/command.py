@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,11 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     out = args.out or args.study / "report"
     out.mkdir(parents=True, exist_ok=True)
-    command = f"python -m sppo report {shown_path(args.study)}{subset.flags}"
-    command += f" --published {shown_path(args.published)}" if args.published else ""
-    command += "".join(f" --baseline {name}" for name in args.baselines or ())
+    words = ["python", "-m", "sppo", "report", shown_path(args.study), *subset.flags.split()]
+    words += ["--published", shown_path(args.published)] if args.published else []
+    words += [word for name in args.baselines or () for word in ("--baseline", name)]
     summary = summarise(build_cells(study.runs), args.baselines or DEFAULT_BASELINES)
-    _write_files(study, summary, out, collect(command, study.runs, publish_study_file(args.study, out)))
+    provenance = collect(shlex.join(words), study.runs, publish_study_file(args.study, out))
+    _write_files(study, summary, out, provenance)
     print(_text(study, summary))
     print(f"\n{shown_path(out / 'report.html')}: figures, tables and the runs that are not in the means")
     if args.tensorboard_seeds:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,10 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{tag}, {'last value of each run' if args.step is None else f'at step {args.step}'}\n")
     print(_table(rows), *(f"note: {note}" for note in notes), sep="\n")
     if not args.no_files:
-        command = f"python -m sppo compare {shown_path(args.logdir)} --baseline {args.baseline}"
-        command += f" --tag {args.tag}" if args.tag else ""
-        command += "" if args.step is None else f" --step {args.step}"
-        for path in _write(rows, tag, notes, args.out or args.logdir, command):
+        words = ["python", "-m", "sppo", "compare", shown_path(args.logdir), "--baseline", args.baseline]
+        words += ["--tag", args.tag] if args.tag else []
+        words += [] if args.step is None else ["--step", str(args.step)]
+        for path in _write(rows, tag, notes, args.out or args.logdir, shlex.join(words)):
             print(shown_path(path))
     return 0
 
