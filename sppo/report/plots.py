@@ -14,6 +14,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from sppo.report.labels import Look, order_labels
 
 if TYPE_CHECKING:
@@ -106,7 +108,8 @@ def marker_outline(marker: str) -> str:
     from matplotlib.markers import MarkerStyle
 
     style = MarkerStyle(marker)
-    (corners,) = style.get_path().transformed(style.get_transform().scale(7, -7)).to_polygons()
+    path = style.get_path().transformed(style.get_transform())
+    corners = np.asarray(path.to_polygons()[0]) * (7, -7)
     return "M" + " ".join(f"{x:.1f},{y:.1f}" for x, y in corners) + "Z"
 
 
