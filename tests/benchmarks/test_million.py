@@ -7,15 +7,21 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from sb3_contrib import TRPO
 from stable_baselines3 import PPO
 from torch import nn
 
+from benchmarks import million
+from benchmarks.pages import READMES, fill
 from sppo.records.config import RunConfig
+from sppo.records.published import read_runs, write_runs
+from sppo.records.studies import read_records
 from sppo.study.definition import read_plan
 from sppo.study.training import make_model
+from tests.records import synthetic_study as synthetic
 
 STUDY = Path(__file__).parents[2] / "benchmarks" / "studies" / "million.toml"
 ENVIRONMENTS = ("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Ant-v5", "Humanoid-v5")
@@ -77,3 +83,90 @@ def test_every_recipe_but_trpo_trains_with_the_engine(label: str) -> None:
     assert model.n_steps * model.n_envs <= 2048
     model.learn(1)
     assert model.engine_in_use == "fast"  # type: ignore[attr-defined]
+
+
+def run(env: str, label: str, seed: int, curve: list[float]) -> tuple[dict[str, Any], np.ndarray]:
+    config = synthetic.configuration(env, label, seed, evaluations=len(curve), n_epochs=10)
+    return config, np.repeat(np.array(curve)[:, None], 5, axis=1)
+
+
+def published(directory: Path, runs: list[tuple[dict[str, Any], np.ndarray]]) -> million.Cells:
+    """Through the two files, as the script reads them."""
+    for config, returns in runs:
+        synthetic.write_completed(directory / "records", config, returns)
+    failed = synthetic.configuration("Ant-v5", "trpo", 7, n_epochs=10)
+    synthetic.write_failed(directory / "records", failed)
+    synthetic.write_plan(directory / "records", [failed, *(config for config, _ in runs)])
+    write_runs(read_records(directory / "records").runs, directory)
+    return million.cells_of(read_runs(directory))
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> million.Cells:
+    """On Hopper ours ends at 3000 +- 100 and was at 3300; Walker2d has one run of each."""
+    runs = [run("Hopper-v5", "sppo", 100 + k, [3300.0, 3000.0 + 100 * (k - 1)]) for k in range(3)]
+    runs += [
+        run("Hopper-v5", label, 100 + k, [0.0, 2000.0 + k]) for label in million.RIVALS for k in range(2)
+    ]
+    runs += [run("Walker2d-v5", "sppo", 100, [100.0, 90.0])]
+    runs += [run("Walker2d-v5", label, 100, [0.0, 95.0]) for label in million.RIVALS]
+    return published(tmp_path, runs)
+
+
+def as_dicts(table: tuple) -> list[dict[str, str]]:
+    header, body = table
+    return [dict(zip(header, row, strict=True)) for row in body]
+
+
+def test_every_number_stands_with_its_runs(cells: million.Cells) -> None:
+    ours, *others = as_dicts(million.overview(cells))
+    assert ours["Hopper-v5"].startswith("**3000** [")
+    assert ours["Hopper-v5"].endswith("(n = 3)")
+    assert ours["Walker2d-v5"] == "90.0 (n = 1)"
+    assert ours["Ant-v5"] == "–", "a failed run is none"
+    found = ["–", *["**95.0** (n = 1)"] * 3, "–"]
+    assert [row["Walker2d-v5"] for row in others] == found
+
+
+def test_final_and_best_are_told_apart(cells: million.Cells) -> None:
+    row = as_dicts(million.in_full(cells))[0]
+    assert (row["n"], row["best over training"]) == ("3", "3300")
+    assert row["mean, 95 % interval"] == "3000 [2752, 3248]"
+    assert row["minutes per run"] == "0.2"
+    mine = [row for row in as_dicts(million.beside_published(cells)) if row[""].startswith("-v5, 1 to 3")]
+    assert [row["Hopper-v5"] for row in mine] == ["3000 ± 82", "3300"]
+
+
+def test_the_goals_count_only_what_was_run(cells: million.Cells) -> None:
+    first, above = as_dicts(million.goals(cells))
+    assert first["found"] == "1 of 2 (Hopper)"
+    assert above["found"] == "1 of 2 (Hopper)"
+    assert first["runs of ours per environment"] == "1 to 3"
+    # Nothing at all is no success.
+    assert [row["found"] for row in as_dicts(million.goals({}))] == ["0 of 0", "0 of 0"]
+
+
+def test_leads_have_an_interval_where_both_sides_have_two_runs(cells: million.Cells) -> None:
+    row = as_dicts(million.leads(cells))[1]
+    assert row["Hopper-v5"].startswith("999.5 [")
+    assert row["Walker2d-v5"] == "−5.000"
+    assert row["Humanoid-v5"] == "–"
+
+
+def test_two_settings_of_one_recipe_are_not_averaged(tmp_path: Path) -> None:
+    runs = [run("Hopper-v5", "sppo", seed, [1.0, 2.0]) for seed in (100, 101)]
+    runs[1][0]["parameters"]["n_epochs"] = 20
+    with pytest.raises(ValueError, match="sppo has runs of two settings in Hopper-v5"):
+        published(tmp_path, runs)
+
+
+def test_the_curves_are_drawn_whatever_is_missing(cells: million.Cells, tmp_path: Path) -> None:
+    million.draw(cells, tmp_path / "million.png")
+    assert (tmp_path / "million.png").stat().st_size > 10_000
+
+
+def test_published_tables_come_out_of_the_committed_files() -> None:
+    tables = million.all_tables(million.published_cells())
+    pages = [page.read_text(encoding="utf-8") for page in READMES]
+    assert any(f"<!-- {million.SCRIPT}: " in page for page in pages)
+    assert [fill(page, million.SCRIPT, tables) for page in pages] == pages
