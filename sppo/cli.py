@@ -17,6 +17,7 @@ from sppo import __version__
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("sppo.study.train_command", "train one agent, with exact checkpoints; goes on if interrupted"),
     "study": ("sppo.study.command", "plan, run, watch and report a grid of trainings"),
+    "tune": ("sppo.study.tune_command", "search an algorithm's setting over environments and seeds"),
     "report": ("sppo.report.command", "figures, tables and HTML of a study's records"),
     "compare": ("sppo.report.compare", "compare the algorithms in any TensorBoard log directory"),
     "figures": ("sppo.figures.command", "the paper's exact experiments: figures with their data"),

@@ -72,18 +72,19 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true", help="print the counts as JSON")
     for one in (plan, run):
         jobs = cores()
-        one.add_argument("--jobs", type=_positive, default=jobs, help=f"processes (default: {jobs} cores)")
+        one.add_argument("--jobs", type=positive, default=jobs, help=f"processes (default: {jobs} cores)")
         known = "leave out the runs that a report of this study, made elsewhere, has completed"
         one.add_argument("--published", type=Path, metavar="DIR", help=known)
     run.add_argument("--retry-failed", action="store_true", help="also run again what has failed")
-    run.add_argument("--checkpoint-every", type=_positive, metavar="N", help="iterations; overrides the file")
+    run.add_argument("--checkpoint-every", type=positive, metavar="N", help="iterations; overrides the file")
     run.add_argument("--executor", choices=("local", "ray"), default="local")
     run.add_argument("--address", help="of the Ray cluster (default: start one on this machine)")
     run.add_argument("--cpus", type=float, default=1.0, help="CPUs per Ray task (default: 1)")
     return parser
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A number on the command line."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
@@ -185,13 +186,22 @@ def _conclude(outcomes: list[Outcome], settled: list[str], directory: Path, stop
 
 def write_study(study: StudyPlan, directory: Path) -> None:
     """Put the study's file and its plan into the study directory; another file found there is kept."""
+    keep_file(study.text, directory)
+    plan = json.dumps([{"hash": run.hash, "config": run.as_dict()} for run in study.runs])
+    _write_if_new(directory / run_files.BOOKKEEPING / run_files.PLAN, plan)
+
+
+def keep_file(text: str, directory: Path) -> None:
+    """Put a study's file into its directory; another one found there is kept."""
     bookkeeping = directory / run_files.BOOKKEEPING
     bookkeeping.mkdir(parents=True, exist_ok=True)
     copy = directory / run_files.STUDY_FILE
-    if copy.exists() and copy.read_text(encoding="utf-8") != study.text:
+    if copy.exists() and copy.read_text(encoding="utf-8") != text:
         number = 1 + sum(1 for _ in bookkeeping.glob("study-*.toml"))
         write_atomically(bookkeeping / f"study-{number}.toml", copy.read_bytes())
-    plan = json.dumps([{"hash": run.hash, "config": run.as_dict()} for run in study.runs])
-    for path, text in ((copy, study.text), (bookkeeping / run_files.PLAN, plan)):
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            write_atomically(path, text.encode())
+    _write_if_new(copy, text)
+
+
+def _write_if_new(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_atomically(path, text.encode())

@@ -84,6 +84,8 @@ _SIZES = {name: setting for name, setting in NUMBERS.items() if name != "checkpo
 _OWN_SIZES = {"n_envs": NUMBERS["n_envs"]}
 _OTHERS = ("name", "description", "environments", "seeds")
 _TABLES = ("normalize", "parameters", "grid", "algorithms", "environment")
+#: The table that turns a study's file into one for ``python -m sppo tune`` (:mod:`sppo.study.tuning`).
+TUNE = "tune"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -110,23 +112,38 @@ def read_plan(path: str | Path) -> StudyPlan:
 
     :raises StudyError: listing every mistake with its line
     """
-    path = Path(path)
+    return parse_plan(read_text(path), str(path))
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a study file.
+
+    :raises StudyError: if it cannot be read
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise StudyError(f"cannot read the study {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise StudyError(f"{path} is not a text file in UTF-8: {error}") from error
-    return parse_plan(text, str(path))
+
+
+def parse_toml(text: str, source: str) -> Values:
+    """What the text of a study file says, unchecked."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise StudyError(f"{source} is not valid TOML: {error}") from error
 
 
 def parse_plan(text: str, source: str) -> StudyPlan:
     """A study from the text of its file; ``source`` names it in messages."""
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise StudyError(f"{source} is not valid TOML: {error}") from error
-    reader = _Reader(content, text, source)
+    return plan_of(parse_toml(text, source), text, source)
+
+
+def plan_of(content: Values, text: str, source: str) -> StudyPlan:
+    """A study from the content of its file, and the text for the lines of mistakes in it."""
+    reader = Reader(content, text, source)
     study = reader.study()
     if reader.problems:
         raise StudyError("\n".join(reader.problems))
@@ -147,7 +164,7 @@ def environment_problem(name: str) -> str | None:
     return None
 
 
-class _Reader:
+class Reader:
     """Reads one study file, collecting its mistakes instead of stopping at the first."""
 
     def __init__(self, content: Values, text: str, source: str) -> None:
@@ -182,7 +199,9 @@ class _Reader:
 
     def study(self) -> StudyPlan:
         content = self.content
-        numbers = {**defaults(NUMBERS), **self.values((), content, NUMBERS, *_OTHERS, *_TABLES)}
+        numbers = {**defaults(NUMBERS), **self.values((), content, NUMBERS, *_OTHERS, *_TABLES, TUNE)}
+        if TUNE in content:
+            self.problem((TUNE,), "is not for a study: python -m sppo tune reads it")
         name = content.get("name", "")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             self.problem(("name",), "a study needs a name of letters, digits, dots, dashes and underscores")
@@ -216,8 +235,8 @@ class _Reader:
             self.problem(("grid",), "two runs have the same configuration")
         return StudyPlan(str(name), self.text, runs, tuple(self.varied), numbers["checkpoint_every"])
 
-    def seeds(self) -> list[int]:
-        seeds = self.content.get("seeds", [0])
+    def seeds(self, where: tuple[str, ...] = ("seeds",)) -> list[int]:
+        seeds = self.table(*where[:-1]).get(where[-1], [0])
         try:
             if isinstance(seeds, str):
                 seeds = parse_seeds(seeds)
@@ -227,7 +246,7 @@ class _Reader:
             if len(set(seeds)) < len(seeds):
                 raise ValueError("a seed appears twice")
         except ValueError as error:
-            self.problem(("seeds",), str(error))
+            self.problem(where, str(error))
             return []
         return seeds
 

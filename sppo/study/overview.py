@@ -88,11 +88,16 @@ def table(runs: Sequence[RunConfig], found: Sequence[str]) -> str:
     rows = [["environment", "algorithm", "runs", *STATUSES]]
     for labels, counts in cells.items():
         rows.append([*labels, str(counts.total()), *(str(counts[status] or "-") for status in STATUSES)])
+    return aligned(rows, left=2)
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
+    """Rows of words as columns, the first ``left`` of them flush left, the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
         padded = [text.rjust(width) for text, width in zip(row, widths, strict=True)]
-        padded[:2] = [text.ljust(width) for text, width in zip(row[:2], widths, strict=False)]
+        padded[:left] = [text.ljust(width) for text, width in zip(row[:left], widths, strict=False)]
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
 
