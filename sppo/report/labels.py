@@ -29,7 +29,7 @@ class Look:
     marker: str
 
 
-def surrogate_of(label: str) -> type[Surrogate] | None:
+def _surrogate_named(label: str) -> type[Surrogate] | None:
     """``sppo-one-sided``, ``SPPO`` and ``sppo (gamma=1)`` are runs of ``sppo``."""
     names = [name for name in REGISTRY if re.match(rf"{re.escape(name)}($|[- ])", label, re.IGNORECASE)]
     return REGISTRY[max(names, key=len)] if names else None
@@ -40,7 +40,7 @@ def title_of(label: str, config: Mapping[str, object]) -> str:
 
     ``sppo`` is ``sPPO``, and ``sPPO two-sided`` if the configuration says so.
     """
-    surrogate = surrogate_of(label)
+    surrogate = _surrogate_named(label)
     if surrogate is None:
         return label.upper() if label == config.get("class") else label
     base, bracket, rest = label.partition(" (")
@@ -53,7 +53,7 @@ def title_of(label: str, config: Mapping[str, object]) -> str:
 def order_labels(names: Iterable[str]) -> list[str]:
     """The surrogates in the order of their registration, each with its variants; then the others by name."""
     known = [*REGISTRY.values(), None]
-    return sorted(set(names), key=lambda label: (known.index(surrogate_of(label)), label))
+    return sorted(set(names), key=lambda label: (known.index(_surrogate_named(label)), label))
 
 
 def looks(titles: Mapping[str, str]) -> dict[str, Look]:
@@ -61,7 +61,7 @@ def looks(titles: Mapping[str, str]) -> dict[str, Look]:
     ordered = order_labels(titles)
     own: dict[str, str] = {}
     for label in ordered:
-        surrogate = surrogate_of(label)
+        surrogate = _surrogate_named(label)
         if surrogate and surrogate.colour not in own.values():
             own[label] = surrogate.colour
     free = (colour for colour in _colours() if colour not in own.values())
