@@ -43,13 +43,13 @@ class Figure:
 
 
 def panels(
-    rows: int, columns: int, width: float, height: float, **options: Any
+    rows: int, columns: int, width: float, height: float, width_ratios: Sequence[float] | None = None
 ) -> tuple[Picture, np.ndarray]:
     """A picture and its axes, an array of shape (rows, columns)."""
     import matplotlib.pyplot as plt
 
-    options |= {"figsize": (width, height), "layout": "constrained"}
-    return plt.subplots(rows, columns, squeeze=False, **options)
+    size, ratios = (width, height), width_ratios
+    return plt.subplots(rows, columns, squeeze=False, width_ratios=ratios, figsize=size, layout="constrained")
 
 
 def write_table(table: Table, path: Path) -> None:
