@@ -25,6 +25,7 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 FENCE = re.compile(r"^```(python|bash)\b", re.MULTILINE)
+INCLUDE = re.compile(r"^```\{include\} (?P<file>\S+)\n(?P<options>(?::.*\n)*)", re.MULTILINE)
 
 
 class Block(NamedTuple):
@@ -88,6 +89,15 @@ def test_every_block_is_seen() -> None:
     for path in PAGES:
         text = path.read_text()
         assert len(FENCE.findall(text)) == len(BLOCK.findall(text)), path
+
+
+def test_what_is_included_is_there() -> None:
+    # Building the site says so, too, and takes a minute.
+    for path in PAGES:
+        for match in INCLUDE.finditer(path.read_text()):
+            text = (path.parent / match["file"]).read_text()
+            for words in re.findall(r'^:(?:start-after|end-before): "(.+)"$', match["options"], re.MULTILINE):
+                assert words in text, f"{path.name}: {match['file']} has no {words}"
 
 
 def test_a_wrong_output_and_an_error_are_noticed(tmp_path: Path) -> None:
