@@ -201,6 +201,7 @@ class SurrogateAlgorithm(EngineChoice):
                 if seen is not None and infos[env].get("TimeLimit.truncated", False):
                     self._timeouts.append(Timeout(step, int(env), seen))
 
+    @replaced_by_engine
     def _actions(self, rollout_data: RolloutBufferSamples) -> th.Tensor:
         """The minibatch's actions in the type that the policy's distribution wants."""
         if isinstance(self.action_space, spaces.Discrete):

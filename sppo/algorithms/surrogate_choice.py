@@ -67,7 +67,7 @@ class SurrogateChoice(SafeLoading):
         self.engine = engine
         #: the value of ``eta="auto"``
         self.auto_eta = 1.0
-        self._take_surrogate_parameters(kwargs)
+        self._take_surrogate_parameters(args, kwargs)
         super().__init__(*args, **kwargs)
 
     def __init_subclass__(cls, **kwargs: object) -> None:
@@ -85,13 +85,16 @@ class SurrogateChoice(SafeLoading):
     def _upstream(cls) -> type:
         return cls.__mro__[cls.__mro__.index(SafeLoading) + 1]
 
-    def _take_surrogate_parameters(self, kwargs: dict[str, object]) -> None:
+    def _take_surrogate_parameters(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Keep what belongs to a surrogate chosen by name; refuse what belongs to nobody."""
         inherited = inspect.signature(self._upstream()).parameters
         own = {} if self.surrogate is None else chosen({"surrogate": self.surrogate}).defaults()
         for name, default in own.items():
             if name not in inherited and not hasattr(self, name):
                 setattr(self, name, kwargs.pop(name, default))
+            elif name in list(inherited)[len(args) :]:
+                # What upstream takes as well has the surrogate's default, not upstream's.
+                kwargs.setdefault(name, default)
         for name in kwargs:
             if name not in inherited:
                 known = [*inspect.signature(type(self)).parameters, *own]
@@ -107,6 +110,8 @@ class SurrogateChoice(SafeLoading):
         if self.divergence is None:
             self.divergence = "exact" if self.eta is None else "sampled"
         surrogate, values = self.surrogate_class, {}
+        # A file that was saved with another surrogate says nothing of this one's parameters.
+        vars(self).update({k: v for k, v in surrogate.defaults().items() if not hasattr(self, k)})
         for name, parameter in {**surrogate.parameters(), **TRAINING}.items():
             value = _constant(getattr(self, name))
             if not callable(value):

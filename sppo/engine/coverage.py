@@ -55,8 +55,8 @@ def check_methods(model: object) -> None:
 
 
 def check_surrogate(surrogate: Surrogate) -> None:
-    """A surrogate is compiled if its own class says so."""
-    if "compiled" not in vars(type(surrogate)):
+    """A surrogate is compiled if its own class says so, and gives the numbers for it."""
+    if "compiled" not in vars(type(surrogate)) or surrogate.compiled() is None:
         raise Unsupported(f"the surrogate {type(surrogate).__name__}")
 
 

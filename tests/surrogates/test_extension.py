@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch as th
 from sb3_contrib.common.wrappers import ActionMasker
+from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from torch.distributions import kl_divergence
 
@@ -72,6 +73,25 @@ def test_its_parameters_are_checked(options: dict[str, Any], message: str) -> No
 def test_its_parameters_are_its_own() -> None:
     with pytest.raises(TypeError, match=r"SPPO\(weight=.*unknown key"):
         SPPO("MlpPolicy", "CartPole-v1", weight=1.0, **SMALL)
+
+
+@dataclass(frozen=True)
+class Wide(SPO):
+    """Has another default for a parameter that upstream has as well."""
+
+    name = "wide"
+
+    clip_range: float = parameter(0.5, "schedule", "where the penalty turns the slope", low=0, above=True)
+
+
+def test_its_defaults_are_its_own(tmp_path: Path) -> None:
+    def current(**options: Any) -> Surrogate:
+        return SPPO("MlpPolicy", "CartPole-v1", surrogate="wide", **options, **SMALL).current_surrogate()
+
+    assert current() == Wide(0.5, 1.0)
+    assert current(clip_range=0.1) == Wide(0.1, 1.0)
+    PPO("MlpPolicy", "CartPole-v1", **SMALL).save(tmp_path / "ppo")
+    assert SPPO.load(tmp_path / "ppo", surrogate="wide").current_surrogate() == Wide(0.2, 1.0)
 
 
 def test_check_says_what_it_says() -> None:
