@@ -15,14 +15,15 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.algorithms.finite import finite_inputs
-from sppo.algorithms.surrogate_choice import EngineMode, SurrogateChoice
+from sppo.algorithms.surrogate_choice import EngineMode, SurrogateChoice, checked_or_raise
 from sppo.algorithms.trust_region import is_critics
-from sppo.parameters import Parameter, checked
+from sppo.parameters import Parameter
 from sppo.surrogates import PPO, Surrogate
 
 if TYPE_CHECKING:
     from sppo.engine.fast import FastEngine
 
+_ENGINE = Parameter("choice", "", choices=get_args(EngineMode), advice='write engine="auto"')
 Method = TypeVar("Method", bound=Callable[..., object])
 
 
@@ -60,7 +61,7 @@ class EngineChoice(SurrogateChoice):
     _engine_told = False
 
     def _setup_model(self) -> None:
-        self._check_engine()
+        checked_or_raise("engine", self.engine, _ENGINE)
         with without_torch_compiler():
             super()._setup_model()
 
@@ -70,12 +71,6 @@ class EngineChoice(SurrogateChoice):
         for name, parameter in self.policy.named_parameters():
             halves[self.trains_apart and is_critics(name)].append(parameter)
         return halves
-
-    def _check_engine(self) -> None:
-        try:
-            checked("engine", self.engine, Parameter("choice", "", choices=get_args(EngineMode)))
-        except ValueError as error:
-            raise ValueError(f'unknown engine: {error}; write engine="auto"') from None
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         with finite_inputs(self):
@@ -106,7 +101,7 @@ class EngineChoice(SurrogateChoice):
 
         :param surrogate: what an update maximises; ``None`` for collecting rollouts
         """
-        self._check_engine()
+        checked_or_raise("engine", self.engine, _ENGINE)
         self.engine_in_use = "reference"
         if self.engine == "reference" or not self._wants_fast_engine():
             return None
@@ -153,5 +148,4 @@ class EngineChoice(SurrogateChoice):
             print(message)
 
     def _excluded_save_params(self) -> list[str]:
-        own = ["_fast", "_engine_told", "engine_in_use", "_finite_guard", "_timeouts"]
-        return [*super()._excluded_save_params(), *own]
+        return [*super()._excluded_save_params(), "_fast", "_engine_told", "engine_in_use"]

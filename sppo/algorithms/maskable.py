@@ -13,7 +13,7 @@ from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv
 
 from sppo.algorithms.engine_choice import replaced_by_engine
-from sppo.algorithms.surrogate_algorithm import SurrogateAlgorithm
+from sppo.algorithms.surrogate_algorithm import Minibatch, SurrogateAlgorithm
 from sppo.checkpoint.algorithm import Checkpointable
 
 MaskSource = Callable[[GymEnv], np.ndarray]
@@ -46,7 +46,7 @@ class MaskableSPPO(Checkpointable, SurrogateAlgorithm, MaskablePPO):
 
     @replaced_by_engine
     def _evaluate_actions(
-        self, policy: Any, rollout_data: Any
+        self, policy: Any, rollout_data: Minibatch
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
         values, log_prob, entropy = policy.evaluate_actions(
             rollout_data.observations, self._actions(rollout_data), action_masks=rollout_data.action_masks

@@ -5,7 +5,6 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any, ClassVar
 
-import numpy as np
 import numpy.typing as npt
 import torch as th
 from gymnasium import spaces
@@ -27,6 +26,8 @@ from sppo.algorithms.maskable_lstm import (
     MaskableRecurrentRolloutBuffer,
 )
 from sppo.algorithms.recurrent import RecurrentSPPO
+from sppo.algorithms.surrogate_algorithm import Minibatch
+from sppo.envs.group import timed_out
 
 
 class MaskableRecurrentPPO(RecurrentPPO):
@@ -96,13 +97,10 @@ class MaskableRecurrentPPO(RecurrentPPO):
             self._update_info_buffer(infos, dones)
             if isinstance(self.action_space, spaces.Discrete):
                 actions = actions.reshape(-1, 1)
-            for idx in np.flatnonzero(dones):
-                last_seen = infos[idx].get("terminal_observation")
-                if last_seen is not None and infos[idx].get("TimeLimit.truncated", False):
-                    memory = tuple(part[:, idx : idx + 1].contiguous() for part in lstm_states.vf)
-                    rewards[idx] += (
-                        self.gamma * self._value(self.policy.obs_to_tensor(last_seen)[0], memory, [False])[0]
-                    )
+            for idx, seen in timed_out(dones, infos):
+                memory = tuple(part[:, idx : idx + 1].contiguous() for part in lstm_states.vf)
+                value = self._value(self.policy.obs_to_tensor(seen)[0], memory, [False])[0]
+                rewards[idx] += self.gamma * value
             rollout_buffer.add(
                 *(self._last_obs, actions, rewards, self._last_episode_starts, values, log_probs),
                 lstm_states=self._last_lstm_states,
@@ -138,7 +136,7 @@ class MaskableRecurrentSPPO(RecurrentSPPO, MaskableRecurrentPPO):
     run_prefix = "MaskableRecurrent"
 
     def _evaluate_actions(
-        self, policy: Any, rollout_data: Any
+        self, policy: Any, rollout_data: Minibatch
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
         with policy.masked(rollout_data.action_masks):
             return super()._evaluate_actions(policy, rollout_data)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch as th
 from sb3_contrib import RecurrentPPO
-from sb3_contrib.common.recurrent.type_aliases import RecurrentRolloutBufferSamples
 from stable_baselines3.common.distributions import Distribution
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from sppo.algorithms.surrogate_algorithm import SurrogateAlgorithm
+from sppo.algorithms.surrogate_algorithm import Minibatch, SurrogateAlgorithm
 from sppo.checkpoint.algorithm import Checkpointable
 
 
@@ -28,7 +28,7 @@ class RecurrentSPPO(Checkpointable, SurrogateAlgorithm, RecurrentPPO):
     run_prefix = "Recurrent"
 
     def _evaluate_actions(
-        self, policy: Any, rollout_data: Any
+        self, policy: Any, rollout_data: Minibatch
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
         actions, real = self._actions(rollout_data), _real(rollout_data)
         values, log_prob, entropy = policy.evaluate_actions(
@@ -36,12 +36,14 @@ class RecurrentSPPO(Checkpointable, SurrogateAlgorithm, RecurrentPPO):
         )
         return values.flatten()[real], log_prob[real], None if entropy is None else entropy[real]
 
-    def _without_padding(self, rollout_data: Any) -> Any:
+    def _without_padding(self, rollout_data: Minibatch) -> Minibatch:
         real = _real(rollout_data)
         names = ("old_values", "old_log_prob", "advantages", "returns")
         return rollout_data._replace(**{name: getattr(rollout_data, name)[real] for name in names})
 
-    def _distributions(self, old_policy: Any, rollout_data: Any) -> tuple[Distribution, ...]:
+    def _distributions(
+        self, old_policy: ActorCriticPolicy, rollout_data: Minibatch
+    ) -> tuple[Distribution, ...]:
         padded = super()._distributions(old_policy, rollout_data)
         return tuple(_selected(distribution, _real(rollout_data)) for distribution in padded)
 
@@ -67,7 +69,7 @@ class RecurrentSPPO(Checkpointable, SurrogateAlgorithm, RecurrentPPO):
         return th.cat([th.as_tensor(np.ascontiguousarray(states)), last.cpu().unsqueeze(1)], dim=1)
 
 
-def _real(rollout_data: RecurrentRolloutBufferSamples) -> th.Tensor:
+def _real(rollout_data: Minibatch) -> th.Tensor:
     """Which samples are no padding: the buffer marks those in a float mask."""
     return rollout_data.mask > 1e-8
 

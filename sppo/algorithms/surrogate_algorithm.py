@@ -17,7 +17,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.type_aliases import MaybeCallback, PyTorchObs, RolloutBufferSamples, Schedule
+from stable_baselines3.common.type_aliases import MaybeCallback, PyTorchObs, Schedule
 from torch.nn import functional as F
 
 from sppo.algorithms.engine_choice import EngineChoice, replaced_by_engine
@@ -26,7 +26,11 @@ from sppo.algorithms.fresh_advantages import Finish, FreshAdvantages, Timeout
 from sppo.algorithms.trust_region import EtaController, Halves, copied, mean_kl
 from sppo.algorithms.update_log import record_update
 from sppo.engine.measurements import UpdateStatistics
+from sppo.envs.group import Info, timed_out
 from sppo.surrogates import AUTO, Sample, Surrogate
+
+#: what a rollout buffer yields; upstream's have no type in common
+Minibatch = Any
 
 
 class SurrogateAlgorithm(EngineChoice):
@@ -50,6 +54,9 @@ class SurrogateAlgorithm(EngineChoice):
         super()._setup_model()
         self._finite_guard = FiniteGuard()
         self._timeouts: list[Timeout] = []
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_finite_guard", "_timeouts"]
 
     def learn(
         self,
@@ -152,7 +159,7 @@ class SurrogateAlgorithm(EngineChoice):
 
     @replaced_by_engine
     def _evaluate_actions(
-        self, policy: ActorCriticPolicy, rollout_data: RolloutBufferSamples
+        self, policy: ActorCriticPolicy, rollout_data: Minibatch
     ) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
         """Values, log-probabilities and entropies of a minibatch under ``policy``, without padding."""
         actions = self._actions(rollout_data)
@@ -160,13 +167,13 @@ class SurrogateAlgorithm(EngineChoice):
         return values.flatten(), log_prob, entropy
 
     @replaced_by_engine
-    def _without_padding(self, rollout_data: RolloutBufferSamples) -> RolloutBufferSamples:
+    def _without_padding(self, rollout_data: Minibatch) -> Minibatch:
         """The minibatch's real samples, for buffers that pad their sequences to one length."""
         return rollout_data
 
     @replaced_by_engine
     def _distributions(
-        self, old_policy: ActorCriticPolicy, rollout_data: RolloutBufferSamples
+        self, old_policy: ActorCriticPolicy, rollout_data: Minibatch
     ) -> tuple[Distribution, ...]:
         """The distributions that the last ``_evaluate_actions`` made, and those of the old policy."""
         with th.no_grad():
@@ -191,18 +198,15 @@ class SurrogateAlgorithm(EngineChoice):
         """
         return self.policy.predict_values(observations)
 
-    def _update_info_buffer(self, infos: list[dict[str, Any]], dones: np.ndarray | None = None) -> None:
+    def _update_info_buffer(self, infos: list[Info], dones: np.ndarray | None = None) -> None:
         super()._update_info_buffer(infos, dones)
         if self.recompute_advantages and dones is not None:
             step = self.rollout_buffer.pos
             self._timeouts = self._timeouts if step > 0 else []
-            for env in np.flatnonzero(dones):
-                seen = infos[env].get("terminal_observation")
-                if seen is not None and infos[env].get("TimeLimit.truncated", False):
-                    self._timeouts.append(Timeout(step, int(env), seen))
+            self._timeouts += [Timeout(step, env, seen) for env, seen in timed_out(dones, infos)]
 
     @replaced_by_engine
-    def _actions(self, rollout_data: RolloutBufferSamples) -> th.Tensor:
+    def _actions(self, rollout_data: Minibatch) -> th.Tensor:
         """The minibatch's actions in the type that the policy's distribution wants."""
         if isinstance(self.action_space, spaces.Discrete):
             return rollout_data.actions.long().flatten()

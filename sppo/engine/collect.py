@@ -15,7 +15,6 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
@@ -27,6 +26,7 @@ from sppo.engine.layout import features_of
 from sppo.engine.memory import FlatMemory
 from sppo.engine.networks import Layout
 from sppo.engine.normalize import stepper
+from sppo.envs.group import timed_out
 
 _NOISE = {GAUSSIAN: "normal_", CATEGORICAL: "exponential_", BERNOULLI: "uniform_"}
 
@@ -127,8 +127,11 @@ def collect_rollout(
             return False
 
         model._update_info_buffer(infos, dones)
-        if dones.any():
-            _bootstrap_timeouts(model, rewards, dones, infos)
+        for idx, terminal_obs in timed_out(dones, infos):
+            # The value of the state in which a time limit ended an episode belongs to its last reward.
+            with th.no_grad():
+                terminal_value = model.policy.predict_values(model.policy.obs_to_tensor(terminal_obs)[0])[0]
+            rewards[idx] += (model.gamma * terminal_value).item()
         _store(rollout_buffer, n_steps, model, actions, rewards, action_masks)
         n_steps += 1
         model._last_obs = new_obs
@@ -140,19 +143,6 @@ def collect_rollout(
     callback.update_locals({**locals(), "self": model})
     callback.on_rollout_end()
     return True
-
-
-def _bootstrap_timeouts(
-    model: OnPolicyAlgorithm, rewards: np.ndarray, dones: np.ndarray, infos: list[dict]
-) -> None:
-    """Add the value of the state in which a time limit ended an episode to its last reward."""
-    for index in np.flatnonzero(dones):
-        info = infos[index]
-        if info.get("terminal_observation") is not None and info.get("TimeLimit.truncated", False):
-            terminal_obs = model.policy.obs_to_tensor(info["terminal_observation"])[0]
-            with th.no_grad():
-                terminal_value = model.policy.predict_values(terminal_obs)[0]
-            rewards[index] += (model.gamma * terminal_value).item()
 
 
 def _store(

@@ -128,7 +128,6 @@ def divergence(
     :param slope: becomes the derivative by the means or logits, and ``log_std_slope`` by ``log_std``
     """
     total = _ZERO
-    start, choice = 0, 0
     for j in range(out.shape[0]):
         if kind == GAUSSIAN:
             # In units of the distribution that the other is measured by.
@@ -154,6 +153,7 @@ def divergence(
             slope[j] = p - p_old if forward else p * (_ONE - p) * difference
     if kind == CATEGORICAL and not forward:
         # The derivative by a logit, which moves all of its choice's log-probabilities.
+        start = 0
         for choice in range(sizes.shape[0]):
             own = _ZERO
             for j in range(start, start + sizes[choice]):

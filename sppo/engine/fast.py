@@ -67,19 +67,17 @@ class FastEngine:
             if epoch > 0 and fresh_advantages is not None:
                 fresh_advantages()
                 run.read_buffer()
-            for result in run.minibatches():
-                measured = result.measured
-                further = (
-                    {"eta_term": measured["divergence"] * slope.inverse_eta} if slope.inverse_eta else {}
-                )
+            for measured, skipped, goes_on in run.minibatches():
+                divergence = measured["divergence"] * slope.inverse_eta
+                further = {"eta_term": divergence} if slope.inverse_eta else {}
                 statistics.extend(measured, further, halves.trained)
-                statistics.skipped += result.skipped
-                model.record_skipped(result.skipped, len(measured))
+                statistics.skipped += skipped
+                model.record_skipped(skipped, len(measured))
                 # The minibatch that was found too far changed nothing.
-                if not halves.count(len(measured) - (not result.finished)) or not result.finished:
+                if not halves.count(len(measured) - (not goes_on)) or not goes_on:
                     break
             model._n_updates += 1
-            if not result.finished:
+            if not goes_on:
                 if model.verbose >= 1:
                     kl = measured["approx_kl"][-1]
                     print(f"Early stopping at step {epoch} due to reaching max kl: {kl:.2f}")

@@ -10,26 +10,13 @@ import torch as th
 
 from sppo.surrogates import Sample, Surrogate
 
-#: the measurements of one minibatch, by name
-MEASUREMENTS = np.dtype(
-    [
-        (name, np.float64)
-        for name in (
-            "loss",
-            "policy_loss",
-            "value_loss",
-            "entropy_loss",
-            "approx_kl",
-            "clipped_above",
-            "clipped_below",
-            "log_ratio_mean",
-            "log_ratio_max",
-            "divergence",
-        )
-    ]
+#: what is measured of a minibatch, whatever the surrogate
+COMMON = (
+    *("loss", "policy_loss", "value_loss", "entropy_loss", "approx_kl"),
+    *("clipped_above", "clipped_below", "log_ratio_mean", "log_ratio_max"),
 )
-#: those that every surrogate has; ``divergence`` is the compiled family's own
-COMMON = tuple(name for name in MEASUREMENTS.names or () if name != "divergence")
+#: the same and the compiled family's own, by name
+MEASUREMENTS = np.dtype([(name, np.float64) for name in (*COMMON, "divergence")])
 #: those of the critic, and of whoever is trained; all others are the actor's
 _OF_CRITIC, _OF_BOTH = ("value_loss",), ("loss",)
 
@@ -42,6 +29,7 @@ class UpdateStatistics:
     """
 
     def __init__(self) -> None:
+        #: tables with a row for each minibatch
         self._rows: list[th.Tensor] = []
         #: per row: whether the actor was trained, whether the critic was, and in which pass
         self._trained: list[tuple[bool, bool, int]] = []
@@ -71,20 +59,19 @@ class UpdateStatistics:
                 "log_ratio_mean": distance.mean(),
                 "log_ratio_max": distance.max(),
             }
-            self._rows.append(th.stack([measured[name].detach() for name in COMMON]))
+            self._rows.append(th.stack([measured[name].detach() for name in COMMON]).unsqueeze(0))
             self._trained.append((*trained, self._epoch))
             for name, value in surrogate.measured(sample).items() if trained[0] else ():
-                self._further.setdefault(name, []).append(value.detach())
+                self._further.setdefault(name, []).append(value.detach().reshape(1))
 
     def extend(
         self, table: np.ndarray, further: Mapping[str, np.ndarray], trained: tuple[bool, bool]
     ) -> None:
         """Keep several minibatches' :data:`MEASUREMENTS`, and the surrogate's own; see :meth:`add`."""
-        columns = np.stack([table[name] for name in COMMON], axis=1)
-        self._rows.extend(th.from_numpy(columns).unbind())
+        self._rows.append(th.from_numpy(np.stack([table[name] for name in COMMON], axis=1)))
         self._trained.extend([(*trained, self._epoch)] * len(table))
         for name, values in further.items() if trained[0] else ():
-            self._further.setdefault(name, []).extend(th.from_numpy(values).unbind())
+            self._further.setdefault(name, []).append(th.from_numpy(values))
 
     def averages(self) -> dict[str, float]:
         """One number per common measurement, following Stable-Baselines3's conventions.
@@ -95,7 +82,7 @@ class UpdateStatistics:
         """
         if not self._rows:
             return dict.fromkeys(COMMON, math.nan)
-        table = th.stack(self._rows).cpu().numpy().astype(np.float64)
+        table = th.cat(self._rows).cpu().numpy().astype(np.float64)
         actor, critic, epoch = np.array(self._trained, np.int64).T
         finite = np.isfinite(table[:, COMMON.index("loss")])
         last = epoch == epoch[actor > 0].max(initial=0)
@@ -113,7 +100,7 @@ class UpdateStatistics:
 
     def further(self) -> dict[str, float]:
         """Means of what the surrogate measures beyond that, over the minibatches where it is finite."""
-        tables = {name: th.stack(values).cpu().numpy() for name, values in self._further.items()}
+        tables = {name: th.cat(values).cpu().numpy() for name, values in self._further.items()}
         return {
             name: float(values[np.isfinite(values)].mean()) if np.isfinite(values).any() else math.nan
             for name, values in tables.items()

@@ -42,8 +42,6 @@ class Halves(Protocol):
     critic_learning_rate: float | None
     critic_parameters: list[th.nn.Parameter]
     n_passes: int
-    trains_actor: bool
-    trains_critic: bool
 
     @property
     def trained(self) -> tuple[bool, bool]:

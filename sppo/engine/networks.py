@@ -40,22 +40,11 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 # tanh(x) = x P(x^2) / Q(x^2) on |x| <= 9, fitted for the smallest maximal relative error (1.1e-7);
 # beyond 9 the nearest float32 is 1.
 _TANH_END = np.float32(9.0)
-_P = tuple(
-    np.float32(c)
-    for c in (
-        0.9999999206164549,
-        0.13369619807614916,
-        0.003480031858001048,
-        2.0269848679723596e-05,
-        1.2731884187464272e-08,
-    )
-)
-_Q = tuple(
-    np.float32(c)
-    for c in (0.467029680186852, 0.02582309111524736, 0.0003256600784241504, 7.55360700206687e-07)
-)
-_P0, _P1, _P2, _P3, _P4 = _P
-_Q1, _Q2, _Q3, _Q4 = _Q
+_P0, _P1 = np.float32(0.9999999206164549), np.float32(0.13369619807614916)
+_P2, _P3 = np.float32(0.003480031858001048), np.float32(2.0269848679723596e-05)
+_P4 = np.float32(1.2731884187464272e-08)
+_Q1, _Q2 = np.float32(0.467029680186852), np.float32(0.02582309111524736)
+_Q3, _Q4 = np.float32(0.0003256600784241504), np.float32(7.55360700206687e-07)
 
 
 class Workspace(NamedTuple):

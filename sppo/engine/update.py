@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from stable_baselines3.common.buffers import RolloutBuffer
@@ -24,20 +23,6 @@ from sppo.surrogates import Slope
 ROUNDING = 1e-10
 #: states that go through the policy at once when the divergence is looked at
 _ROWS = 512
-
-
-@dataclass(frozen=True)
-class Result:
-    """What some minibatches of a pass gave.
-
-    :param measured: one record per minibatch, see :data:`~sppo.engine.measurements.MEASUREMENTS`
-    :param skipped: minibatches left out because their loss or gradient was not finite
-    :param finished: ``False`` if ``target_kl`` ended the pass
-    """
-
-    measured: np.ndarray
-    skipped: int
-    finished: bool
 
 
 class CompiledUpdate:
@@ -83,10 +68,11 @@ class CompiledUpdate:
         #: the old policy's outputs and log standard deviations, once they are remembered
         self._old: tuple[np.ndarray, np.ndarray] | None = None
 
-    def minibatches(self) -> Iterator[Result]:
+    def minibatches(self) -> Iterator[tuple[np.ndarray, int, bool]]:
         """One pass, drawn as :meth:`RolloutBuffer.get` draws it, from NumPy's global generator.
 
-        It pauses where the divergence is to be looked at.
+        It pauses where the divergence is to be looked at, and gives what was measured of the minibatches up
+        to there, how many of them were left out as not finite, and whether to go on: not past ``target_kl``.
         """
         order = np.random.permutation(self._n_samples)  # noqa: NPY002  (the generator the buffer draws from)
         layout, halves, capacity = self._layout, self._halves, len(self._workspace.ones)
@@ -95,13 +81,13 @@ class CompiledUpdate:
             pause = halves.minibatches_to_look
             rows, order = np.split(order, [len(order) if pause is None else pause * capacity])
             measured = np.zeros(-(-len(rows) // capacity), MEASUREMENTS)
-            trained = kernels.Trained(halves.apart, halves.trains_actor, halves.trains_critic)
+            trained = kernels.Trained(halves.apart, *halves.trained)
             with blas_threads(layout, capacity):
-                count, skipped, finished = kernels.run_epoch(
+                count, skipped, goes_on = kernels.run_epoch(
                     *(layout, self._objective, self._adam, trained, self._segments, self._owners),
                     *(rows, self._data, old, self._memory.weights, self._workspace, measured),
                 )
-            yield Result(measured[:count], skipped, finished)
+            yield measured[:count], skipped, goes_on
 
     def read_buffer(self) -> None:
         """Bring the buffer into the order of its own ``get`` and its arrays into the kernels' types."""

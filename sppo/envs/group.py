@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -107,6 +107,16 @@ def registered(spec: EnvSpec, make: EnvFn) -> gym.Env:
     """What ``make`` makes, in a process that may not know the environment's name yet."""
     gym.registry.setdefault(spec.id, spec)
     return make()
+
+
+def timed_out(
+    dones: np.ndarray, infos: Sequence[Info]
+) -> Iterator[tuple[int, np.ndarray | dict[str, np.ndarray]]]:
+    """The episodes that a time limit ended: where, and what was observed last."""
+    for row in np.flatnonzero(dones).tolist():
+        seen = infos[row].get("terminal_observation")
+        if seen is not None and infos[row].get("TimeLimit.truncated", False):
+            yield row, seen
 
 
 def step_each(
