@@ -35,10 +35,10 @@ class Actor:
     """A compiled policy for a fixed number of environments."""
 
     def __init__(self, policy: ActorCriticPolicy, layout: Layout, n_envs: int) -> None:
-        self._layout = layout
-        self._workspace = layout.workspace(n_envs)
+        workspace = layout.workspace(n_envs)
+        self._layout, self._workspace = layout[:], workspace[:]
+        self._features = workspace.features.reshape(n_envs, -1)
         self._no_masks = np.zeros((n_envs, 0), np.float32)
-        self._features = self._workspace.features.reshape(n_envs, -1)
         noise = th.zeros(n_envs * layout.n_outputs)
         self._noise = noise.numpy()
         sizes = [int(size) for size in layout.sizes] or [layout.n_outputs]
@@ -51,7 +51,7 @@ class Actor:
         self._limits = np.ascontiguousarray(np.reshape(limits, (2, -1)), np.float32)
         self._space: spaces.Space = policy.observation_space
         self._normalize_images: bool = policy.normalize_images
-        self._n_envs = n_envs
+        self._n_envs, self._gaussian = n_envs, layout.kind == GAUSSIAN
 
     def __call__(
         self,
@@ -66,7 +66,7 @@ class Actor:
         for draw in self._draws:
             draw()
         actions = np.empty((self._n_envs, self._n_actions), np.float32)
-        clipped = np.empty_like(actions) if self._layout.kind == GAUSSIAN else actions
+        clipped = np.empty_like(actions) if self._gaussian else actions
         masks = self._no_masks if masks is None else masks
         sample_actions(
             *(self._layout, parameters, masks, self._noise, self._limits, self._workspace),
