@@ -68,8 +68,8 @@ class FastEngine:
                 fresh_advantages()
                 run.read_buffer()
             for measured, skipped, goes_on in run.minibatches():
-                divergence = measured["divergence"] * slope.inverse_eta
-                further = {"eta_term": divergence} if slope.inverse_eta else {}
+                weight = slope.inverse_eta
+                further = {"eta_term": measured["divergence"] * weight} if weight else {}
                 statistics.extend(measured, further, halves.trained)
                 statistics.skipped += skipped
                 model.record_skipped(skipped, len(measured))
