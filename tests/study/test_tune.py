@@ -1,21 +1,18 @@
 """Searches: what a trial runs, how it is scored and given up, and that interruptions change nothing.
 
-Most runs here are made up (:class:`MadeUpRuns`): records with returns that follow from the configuration.
+Most runs here are made up (:mod:`tests.study.made_up_search`).
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
-import re
 import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,122 +21,22 @@ import pytest
 import yaml
 from torch import nn
 
-from sppo.checkpoint.files import write_atomically
 from sppo.records.config import RunConfig
-from sppo.records.run_files import RunWriter
 from sppo.study import tune_command
 from sppo.study.best_trials import as_toml, as_yaml
-from sppo.study.definition import StudyError, parse_plan, read_plan
+from sppo.study.definition import parse_plan
 from sppo.study.execution import Outcome
-from sppo.study.tune_command import REASON, main, open_journal
+from sppo.study.tune_command import REASON, main
 from sppo.study.tuning import Dimension, read_tuning
+from tests.study.made_up_search import (
+    ENVIRONMENTS,
+    FILE,
+    MadeUpRuns,
+    return_in_the_table,
+    searching,
+    trials,
+)
 from tests.study.runner_processes import check_against_this_process, finish, start, wait_until
-from tests.study.trained_runs import small_config
-
-STUDIES = Path(__file__).parents[2] / "benchmarks" / "studies"
-ENVIRONMENTS = ["CartPole-v1", "Acrobot-v1", "Pendulum-v1"]
-
-FILE = """\
-name = "search"
-environments = ["CartPole-v1", "Acrobot-v1", "Pendulum-v1"]
-seeds = [100, 101]
-total_timesteps = 2048
-n_envs = 2
-evaluations = 4
-eval_episodes = 2
-
-[parameters]
-n_steps = 64
-batch_size = 32
-policy_kwargs = { activation_fn = "relu" }
-
-[algorithms.sppo]
-ent_coef = 0.01
-
-[tune]
-trials = 14
-report_seeds = "0:10"
-last = 2
-
-[tune.reference]
-"CartPole-v1" = 500
-"Acrobot-v1" = 100
-"Pendulum-v1" = 200
-
-[tune.space]
-n_envs = [2, 4]
-clip_range = { low = 0.1, high = 0.8 }
-learning_rate = { low = 1e-4, high = 1e-2, log = true, linear = [true, false] }
-kl_budget = ["none", 0.03]
-n_epochs = { low = 1, high = 20 }
-
-[tune.space.policy_kwargs]
-net_arch = [[64, 64], [8]]
-log_std_init = { low = -2, high = 0 }
-
-[tune.first.own]
-
-[tune.first.wide]
-clip_range = 0.7
-kl_budget = 0.03
-learning_rate = 1e-3
-policy_kwargs = { net_arch = [8], log_std_init = -1 }
-"""
-
-
-@dataclass
-class MadeUpRuns:
-    """Stands in for the runner: writes the records of runs, and counts them.
-
-    :param fails: environments in which every run fails
-    :param stop_at: asks to stop when so many runs are done
-    :param die_at: raises then
-    """
-
-    fails: Sequence[str] = ()
-    stop_at: int | None = None
-    die_at: int | None = None
-    done: list[RunConfig] = field(default_factory=list)
-
-    def __call__(self, todo: Sequence[RunConfig], pool: Path, display: object, stopper: Any) -> list[Outcome]:
-        for run in todo:
-            if len(self.done) == self.die_at:
-                raise MemoryError
-            if len(self.done) == self.stop_at:
-                stopper.requests = 1
-                return []
-            self.done.append(run)
-            write_run(run, pool, failed=run.env in self.fails)
-        return [Outcome("completed")] * len(todo)
-
-
-def write_run(run: RunConfig, directory: Path, failed: bool) -> None:
-    path = directory / run.directory_name
-    path.mkdir()
-    writer = RunWriter(path, write_atomically, lambda: None)
-    writer.config(run, {}, None)
-    if failed:
-        writer.failure("ValueError: it diverged", "", 10)
-        return
-    noise = np.random.default_rng([run.seed, int(run.parameters["clip_range"] * 1e6)])
-    for number in range(1, run.evaluations + 1):
-        mean = 100 * number * (1 - abs(run.parameters["clip_range"] - 0.5)) - 30 * run.parameters["n_epochs"]
-        episodes = [(float(mean + noise.normal()), 10) for _ in range(run.eval_episodes)]
-        writer.evaluation(number, run.batch * number, episodes)
-    writer.result(run, run.total_timesteps, 1.0)
-
-
-def searching(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, MadeUpRuns]]:
-    """The command on the file above, with made-up runs."""
-    monkeypatch.setattr(tune_command, "LocalPool", lambda directory, *_: directory)
-
-    def run(*flags: str, text: str = FILE, out: str = "out", **how: Any) -> tuple[int, MadeUpRuns]:
-        file, runs = directory / "search.toml", MadeUpRuns(**how)
-        file.write_text(text)
-        monkeypatch.setattr(tune_command, "run_all", runs)
-        return main([str(file), "--out", str(directory / out), *flags]), runs
-
-    return run
 
 
 @pytest.fixture
@@ -155,34 +52,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tuple[Any, ...
         code, runs = searching(directory, patch)()
     assert code == 0
     return trials(directory / "out"), runs.done
-
-
-def trials(directory: Path, environments: Sequence[str] | None = None) -> list[tuple[Any, ...]]:
-    """Everything in a journal but its clocks."""
-    study = open_journal(read_tuning(directory / "study.toml", environments), directory, begin=False)
-    return [
-        (
-            trial.number,
-            trial.state.name,
-            trial.params,
-            trial.value,
-            trial.intermediate_values,
-            trial.user_attrs,
-        )
-        for trial in study.trials
-    ]
-
-
-def return_in_the_table(directory: Path, last: int) -> float:
-    """Mean return of the last evaluations of a run, from its table alone."""
-    with open(directory / "evaluations.csv") as file:
-        rows = list(csv.DictReader(file))
-    first = max(int(row["evaluation"]) for row in rows) - last
-    means = [
-        np.mean([float(row["return"]) for row in rows if int(row["evaluation"]) == number + 1])
-        for number in range(first, first + last)
-    ]
-    return float(np.mean(means))
 
 
 def test_the_score_is_what_the_records_give(search: Callable[..., Any], tmp_path: Path) -> None:
@@ -403,82 +272,6 @@ def test_no_trial_begins_after_the_budget(
     assert session(stop_at=None) == 0
     assert now == 1040.0
     assert [one[1] for one in trials(tmp_path / "out")] == ["COMPLETE", "COMPLETE"]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("clip_range = {", "clip_rnage = {", "line 29: tune.space.clip_rnage: unknown key (did you mean"),
-        ("net_arch = [[", "net_arc = [[", "line 35: tune.space.policy_kwargs.net_arc: unknown key"),
-        ("[2, 4]", "[2, 0]", "line 28: tune.space.n_envs: 0 is too small: must be at least 1"),
-        ("high = 20", "high = 2.5", "line 32: tune.space.n_epochs.high: 2.5 is not a whole number"),
-        ("low = 0.1", "low = -0.1", "tune.space.clip_range.low: -0.1 is too small: must be above 0"),
-        ("high = 0.8", "high = 0.1", "tune.space.clip_range: a range has a low and a higher high"),
-        ("{ low = -2, high = 0 }", "{ low = -2, high = 0, log = true }", "log = true needs a low above 0"),
-        ("{ low = -2, high = 0 }", "-1", "log_std_init: is neither a list of values nor"),
-        ("low = 1, high", "linear = true, low = 1, high", "tune.space.n_epochs.linear: unknown key"),
-        ("[true, false]", '["no"]', "tune.space.learning_rate.linear: 'no' is neither true nor false"),
-        ("last = 2", "last = 5", "tune.last: more than there are evaluations"),
-        ("last = 2", "lats = 2", "tune.lats: unknown key (did you mean last?)"),
-        ("trials = 14", "", "tune: how long is the search?"),
-        ("[100, 101]", "[9, 100]", "line 3: seeds: 9 are in tune.report_seeds"),
-        ("[100, 101]", "[100]", "line 3: seeds: one seed decides nothing"),
-        ('"0:10"', '"all"', "tune.report_seeds: 'all' is not a list of seeds"),
-        ('"Acrobot-v1" = 100', "", "tune.reference: which return of Acrobot-v1 counts as 1?"),
-        ('"Acrobot-v1" = 100', '"Acrobot-v1" = 0', "tune.reference.Acrobot-v1: 0 is too small"),
-        ('"Acrobot-v1" = 100', '"Acrobat-v1" = 100', "(did you mean Acrobot-v1?)"),
-        ("clip_range = 0.7", "clip_range = 0.9", "line 41: tune.first.wide.clip_range: 0.9 is not in"),
-        ("clip_range = 0.7", "gamma = 0.9", "tune.first.wide.gamma: is not searched"),
-        ("clip_range = 0.7", "clip_range = true", "tune.first.wide.clip_range: True is not a number"),
-        ("[8], log_std", "[9], log_std", "policy_kwargs.net_arch: [9] is not in the space"),
-        ('["none", 0.03]', "[0.01, 0.03]", "tune.first.own.kl_budget: none is not in the space"),
-        ("batch_size = 32", "batch_syze = 32", "parameters.batch_syze: unknown key"),
-        ("[algorithms.sppo]", "[algorithms.ppo]\n[algorithms.sppo]", "algorithms: tune one algorithm"),
-        ("[tune]", '[algorithms.sppo.environment."Acrobot-v1"]\nn_epochs = 3\n[tune]', "with one setting"),
-        ("[tune]", "[grid]\ngamma = [0.9, 0.99]\n[tune]", "algorithms: tune one algorithm, without a grid"),
-    ],
-)  # fmt: skip
-def test_mistakes_are_named_with_their_line(old: str, new: str, message: str, tmp_path: Path) -> None:
-    assert old in FILE
-    file = tmp_path / "search.toml"
-    file.write_text(FILE.replace(old, new, 1))
-    with pytest.raises(StudyError) as error:
-        read_tuning(file)
-    assert message in str(error.value)
-
-
-def test_studies_and_searches_are_told_apart(tmp_path: Path) -> None:
-    file = tmp_path / "search.toml"
-    file.write_text(FILE)
-    with pytest.raises(StudyError, match=r"line 17: tune: is not for a study: python -m sppo tune reads it"):
-        read_plan(file)
-    with pytest.raises(StudyError, match=r"there is no \[tune\] table"):
-        read_tuning(STUDIES / "smoke.toml")
-
-
-def test_the_search_of_the_benchmarks() -> None:
-    """One setting for five tasks, within three hours, by seeds that will not be reported."""
-    tuning = read_tuning(STUDIES / "tune-mujoco.toml")
-    assert tuning.seconds == 3 * 3600
-    narrow, budget, tianshou, zoo = (tuning.plan(drawn).runs for drawn in tuning.first.values())
-    # The study's own configuration, but for what is narrower.
-    for run in narrow:
-        base = small_config(run.env).parameters | {"n_steps": 256, "batch_size": 64, "n_epochs": 10}
-        shape = base["policy_kwargs"] | {"log_std_init": -1.0}
-        assert run.parameters == base | {"clip_range": 0.5, "policy_kwargs": shape}
-        assert run.seed not in range(10)
-    assert {(run.parameters["kl_budget"], run.parameters["n_epochs"]) for run in budget} == {(0.03, 30)}
-    assert all(run.parameters["recompute_advantages"] for run in tianshou)
-    assert {run.batch for run in zoo} == {512}
-    assert len(narrow) == 10
-
-
-def test_the_example_of_the_documentation(tmp_path: Path) -> None:
-    page = (STUDIES.parents[1] / "docs" / "studies.md").read_text()
-    (text,) = re.findall(r"^cat > search.toml <<'END'\n(.*?)^END$", page, re.MULTILINE | re.DOTALL)
-    (tmp_path / "search.toml").write_text(text)
-    tuning = read_tuning(tmp_path / "search.toml")
-    assert len(tuning.plan(tuning.first["wide"]).runs) == 4
 
 
 def test_without_optuna_the_extra_is_named(
