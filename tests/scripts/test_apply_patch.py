@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from sppo import SPPO, MaskableSPPO, RecurrentSPPO
+from tests.scripts.trained_weights import digests
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "apply_patch.py"
 PATCHED_FILES = {
@@ -20,28 +23,15 @@ PATCHED_FILES = {
     "sb3-contrib": ["sb3_contrib/ppo_mask/ppo_mask.py", "sb3_contrib/ppo_recurrent/ppo_recurrent.py"],
 }
 
-#: Trains argv[1]'s class with argv[5]'s clip from one seed and prints a digest of every weight.
-TRAINING = """
-import hashlib, importlib, sys
-import torch as th
-from stable_baselines3.common.env_util import make_vec_env
-from tests.algorithms.environments import SpaceEnv
+#: Trains the patched classes that argv names and prints a digest of every weight, for each clip.
+PATCHED_TRAINING = """
+import importlib, sys
+from tests.scripts.trained_weights import digests
 
-th.set_num_threads(1)
-module, name, policy, action, clip_mode = sys.argv[1:6]
-algorithm = getattr(importlib.import_module(module), name)
-options = {"engine": "reference"} if module == "sppo" else {}
-chosen = {} if clip_mode == "default" else {"clip_mode": clip_mode}
-env = make_vec_env(SpaceEnv, n_envs=2, seed=5, env_kwargs={"action": action})
-kwargs = {"net_arch": [16]} | ({"lstm_hidden_size": 8} if "Lstm" in policy else {})
-model = algorithm(policy, env, n_steps=32, batch_size=16, n_epochs=3, seed=3, learning_rate=1e-2,
-                  policy_kwargs=kwargs, use_softmax=True, device="cpu", **options, **chosen)
-model.learn(192)
-digest = hashlib.sha256()
-for weights in model.policy.state_dict().values():
-    digest.update(weights.numpy().tobytes())
-source = importlib.import_module(algorithm.__mro__[0].__module__).__file__
-print(digest.hexdigest(), source)
+for name in sys.argv[1:]:
+    module, name = name.rsplit(".", 1)
+    algorithm = getattr(importlib.import_module(module), name)
+    print(importlib.import_module(algorithm.__module__).__file__, *digests(algorithm))
 """
 
 
@@ -71,39 +61,27 @@ def checksums(directory: Path) -> dict[str, str]:
     }
 
 
-def train(algorithm: str, policy: str, action: str, clip_mode: str, path: list[Path]) -> tuple[str, str]:
-    """Digest of the trained weights and the file the class came from, computed in a fresh process."""
-    module, name = algorithm.rsplit(".", 1)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", TRAINING, module, name, policy, action, clip_mode]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert result.returncode == 0, result.stderr
-    digest, source = result.stdout.split()
-    return digest, source
-
-
 @pytest.mark.parametrize(
-    ("package", "upstream", "ours", "policy", "action"),
+    ("package", "classes"),
     [
-        ("stable-baselines3", "stable_baselines3.PPO", "sppo.SPPO", "MlpPolicy", "box"),
-        ("sb3-contrib", "sb3_contrib.MaskablePPO", "sppo.MaskableSPPO", "MlpPolicy", "discrete"),
-        ("sb3-contrib", "sb3_contrib.RecurrentPPO", "sppo.RecurrentSPPO", "MlpLstmPolicy", "box"),
+        ("stable-baselines3", {"stable_baselines3.PPO": SPPO}),
+        ("sb3-contrib", {"sb3_contrib.MaskablePPO": MaskableSPPO, "sb3_contrib.RecurrentPPO": RecurrentSPPO}),
     ],
+    ids=str,
 )
-def test_patched_upstream_trains_our_weights(
-    packages: Path, package: str, upstream: str, ours: str, policy: str, action: str
-) -> None:
+def test_patched_upstream_trains_our_weights(packages: Path, package: str, classes: dict[str, type]) -> None:
     """With the clip that is the default of both, and with the formula as printed, which is another one."""
     result = apply_patch(package, "--target", packages)
     assert result.returncode == 0, result.stderr
-    trained = set()
-    for clip_mode in ("default", "two-sided"):
-        patched_weights, source = train(upstream, policy, action, clip_mode, [packages, ROOT])
+    environment = {**os.environ, "PYTHONPATH": f"{packages}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", PATCHED_TRAINING, *classes]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert result.returncode == 0, result.stderr
+    for line, ours in zip(result.stdout.splitlines(), classes.values(), strict=True):
+        source, *patched_weights = line.split()
         assert source.startswith(str(packages)), "the unpatched class was trained"
-        our_weights, _ = train(ours, policy, action, clip_mode, [ROOT])
-        assert patched_weights == our_weights
-        trained.add(our_weights)
-    assert len(trained) == 2
+        assert patched_weights == digests(ours, engine="reference")
+        assert len(set(patched_weights)) == 2
 
 
 @pytest.mark.parametrize("package", PATCHED_FILES)
