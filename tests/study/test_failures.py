@@ -79,40 +79,57 @@ def interrupted(config: Any, directory: Path, after: int) -> None:
     assert not (directory / "failure.json").exists()
 
 
-def test_an_interrupted_run_goes_on_exactly(tmp_path: Path) -> None:
-    interrupted(small_config(), tmp_path / "b", after=7)
-    assert checkpoints(tmp_path / "b" / "checkpoints")[0].name == "448_steps.checkpoint"
-    assert complete(small_config(), tmp_path / "a").status == "completed"
-    assert complete(small_config(), tmp_path / "b").status == "completed"
-    assert_same_run(tmp_path / "a", tmp_path / "b")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing happened to; to be copied, not to be changed."""
+    directory = tmp_path_factory.mktemp("whole")
+    assert complete(small_config(), directory).status == "completed"
+    return directory
 
 
-def test_a_truncated_checkpoint_costs_only_the_steps_since_the_one_before(tmp_path: Path) -> None:
-    interrupted(small_config(), tmp_path / "b", after=7)
-    newest = checkpoints(tmp_path / "b" / "checkpoints")[0]
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, stopped after its seventh iteration; to be copied, not to be changed."""
+    directory = tmp_path_factory.mktemp("stopped")
+    interrupted(small_config(), directory, after=7)
+    return directory
+
+
+def test_an_interrupted_run_goes_on_exactly(whole: Path, stopped: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(stopped, tmp_path / "run")
+    assert checkpoints(run / "checkpoints")[0].name == "448_steps.checkpoint"
+    assert complete(small_config(), run).status == "completed"
+    assert_same_run(whole, run)
+
+
+def test_a_truncated_checkpoint_costs_only_the_steps_since_the_one_before(
+    whole: Path, stopped: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(stopped, tmp_path / "run")
+    newest = checkpoints(run / "checkpoints")[0]
     os.truncate(newest, newest.stat().st_size // 2)
     messages: list[str] = []
-    outcome = execute(small_config(), tmp_path / "b", Options(2), report=messages.append)
+    outcome = execute(small_config(), run, Options(2), report=messages.append)
     assert outcome.status == "completed"
     assert "truncated or damaged" in messages[0]
     assert "384_steps.checkpoint instead" in messages[0]
-    complete(small_config(), tmp_path / "a")
-    assert_same_run(tmp_path / "a", tmp_path / "b")
+    assert_same_run(whole, run)
 
 
-def test_without_a_readable_checkpoint_the_run_fails_and_begins_again_on_request(tmp_path: Path) -> None:
-    interrupted(small_config(), tmp_path / "b", after=7)
-    found = checkpoints(tmp_path / "b" / "checkpoints")
+def test_without_a_readable_checkpoint_the_run_fails_and_begins_again_on_request(
+    whole: Path, stopped: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(stopped, tmp_path / "run")
+    found = checkpoints(run / "checkpoints")
     for path in found:
         path.write_bytes(b"garbage")
-    outcome = complete(small_config(), tmp_path / "b")
+    outcome = complete(small_config(), run)
     assert outcome.status == "failed"
     assert "no checkpoint can be read" in outcome.message
     assert all(path.read_bytes() == b"garbage" for path in found)
-    again = execute(small_config(), tmp_path / "b", Options(2, retry_failed=True))
+    again = execute(small_config(), run, Options(2, retry_failed=True))
     assert again.status == "completed"
-    complete(small_config(), tmp_path / "a")
-    assert_same_run(tmp_path / "a", tmp_path / "b")
+    assert_same_run(whole, run)
 
 
 def shorten(directory: Path) -> None:
@@ -130,20 +147,21 @@ def delete_events(directory: Path) -> None:
 
 @pytest.mark.parametrize("tamper", [shorten, delete_table, delete_events])
 def test_records_that_were_tampered_with_are_not_continued_but_begun_again_on_request(
-    tamper: Callable[[Path], None], tmp_path: Path
+    tamper: Callable[[Path], None], whole: Path, stopped: Path, tmp_path: Path
 ) -> None:
-    interrupted(small_config(), tmp_path / "b", after=9)
-    tamper(tmp_path / "b")
-    outcome = complete(small_config(), tmp_path / "b")
+    run = shutil.copytree(stopped, tmp_path / "run")
+    tamper(run)
+    outcome = complete(small_config(), run)
     assert outcome.status == "failed"
     assert "--retry-failed begins again" in outcome.message
-    again = execute(small_config(), tmp_path / "b", Options(3, retry_failed=True))
+    again = execute(small_config(), run, Options(3, retry_failed=True))
     assert again.status == "completed", again
-    complete(small_config(), tmp_path / "a")
-    assert_same_run(tmp_path / "a", tmp_path / "b")
+    assert_same_run(whole, run)
 
 
-def test_a_full_disk_while_writing_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_while_writing_a_checkpoint(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The run fails with a message; with room again, it goes on from the last good checkpoint."""
     original = os.fsync
 
@@ -162,8 +180,7 @@ def test_a_full_disk_while_writing_a_checkpoint(tmp_path: Path, monkeypatch: pyt
     assert "could not be recorded" in outcome.message
     assert not list((tmp_path / "b").rglob("*.aside"))
     assert complete(small_config(), tmp_path / "b").status == "completed"
-    complete(small_config(), tmp_path / "a")
-    assert_same_run(tmp_path / "a", tmp_path / "b")
+    assert_same_run(whole, tmp_path / "b")
 
 
 class FileSizeLimit:
@@ -177,7 +194,7 @@ class FileSizeLimit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (self.size, resource.RLIM_INFINITY))
 
 
-def test_a_write_that_the_kernel_refuses_is_a_recorded_failure(tmp_path: Path) -> None:
+def test_a_write_that_the_kernel_refuses_is_a_recorded_failure(whole: Path, tmp_path: Path) -> None:
     """The real thing: TensorBoard's writer thread, the table and the checkpoint all go through the kernel."""
     process = start(small_config(), tmp_path / "b", sabotage=FileSizeLimit(20_000))
     process.join()
@@ -185,8 +202,7 @@ def test_a_write_that_the_kernel_refuses_is_a_recorded_failure(tmp_path: Path) -
     assert "File too large" in failure(tmp_path / "b")["error"]
     again = execute(small_config(), tmp_path / "b", Options(3, retry_failed=True))
     assert again.status == "completed"
-    complete(small_config(), tmp_path / "a")
-    assert_same_run(tmp_path / "a", tmp_path / "b")
+    assert_same_run(whole, tmp_path / "b")
 
 
 def test_an_uncapturable_environment_is_reported_and_still_completes(tmp_path: Path) -> None:
@@ -209,34 +225,33 @@ def contents(directory: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("completed", [False, True])
-def test_a_directory_of_another_run_is_left_alone(completed: bool, tmp_path: Path) -> None:
-    complete(small_config(), tmp_path)
+def test_a_directory_of_another_run_is_left_alone(completed: bool, whole: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
     if not completed:
-        (tmp_path / "result.json").unlink()
-    before = contents(tmp_path)
-    outcome = complete(replace(small_config(), seed=2), tmp_path)
+        (run / "result.json").unlink()
+    before = contents(run)
+    outcome = complete(replace(small_config(), seed=2), run)
     assert outcome.status == "failed"
     assert "seed: 1 and 2" in outcome.message
-    assert contents(tmp_path) == before
+    assert contents(run) == before
 
 
 @pytest.mark.parametrize("header", ["", "{", "[]", '{"config": 3}'])
 @pytest.mark.parametrize("completed", [False, True])
-def test_without_its_configuration_a_run_is_left_alone(header: str, completed: bool, tmp_path: Path) -> None:
+def test_without_its_configuration_a_run_is_left_alone(
+    header: str, completed: bool, whole: Path, stopped: Path, tmp_path: Path
+) -> None:
     """Another run's weights must not be trained on, and this run's must not be lost."""
-    if completed:
-        complete(small_config(), tmp_path)
-    else:
-        interrupted(small_config(), tmp_path, after=9)
-    (tmp_path / "config.json").unlink()
+    run = shutil.copytree(whole if completed else stopped, tmp_path / "run")
+    (run / "config.json").unlink()
     if header:
-        (tmp_path / "config.json").write_text(header)
-    before = contents(tmp_path)
+        (run / "config.json").write_text(header)
+    before = contents(run)
     for config in (small_config(clip_range=0.5), small_config()):
-        outcome = complete(config, tmp_path)
+        outcome = complete(config, run)
         assert outcome.status == "failed"
         assert "config.json is missing or damaged" in outcome.message
-        assert contents(tmp_path) == before
+        assert contents(run) == before
 
 
 def test_a_process_that_died_before_it_wrote_anything_is_tried_again_on_request(tmp_path: Path) -> None:
@@ -274,11 +289,11 @@ def test_a_run_that_was_taken_over_stops_before_it_writes_again(tmp_path: Path) 
     }
 
 
-def test_a_completed_run_is_not_touched(tmp_path: Path) -> None:
-    complete(small_config(), tmp_path)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != ".lock"}
-    assert complete(small_config(), tmp_path).status == "completed"
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != ".lock"} == before
+def test_a_completed_run_is_not_touched(whole: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.name != ".lock"}
+    assert complete(small_config(), run).status == "completed"
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.name != ".lock"} == before
 
 
 def test_a_directory_that_cannot_be_made_is_an_outcome(tmp_path: Path) -> None:
@@ -307,7 +322,7 @@ def test_the_final_model_loads_upstream(tmp_path: Path) -> None:
     assert model.learning_rate(0.5) == pytest.approx(1.5e-4)
 
 
-def test_only_two_checkpoints_are_kept(tmp_path: Path) -> None:
-    interrupted(small_config(), tmp_path, after=11)
-    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
-    assert all(files.read(path) for path in checkpoints(tmp_path / "checkpoints"))
+def test_only_two_checkpoints_are_kept(stopped: Path) -> None:
+    """Of four: one after every second of seven iterations, and one where it stopped."""
+    assert len(list((stopped / "checkpoints").iterdir())) == 2
+    assert all(files.read(path) for path in checkpoints(stopped / "checkpoints"))
