@@ -152,6 +152,7 @@ def test_same_records_same_report(study: Path, tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == (study / "report" / name).read_bytes(), name
 
 
+@pytest.mark.usefixtures("_sheets_left_blank")
 def test_published_files_make_the_same_tables(study: Path, tmp_path: Path) -> None:
     published, again = tmp_path / "small", tmp_path / "again"
     published.mkdir()
@@ -162,8 +163,9 @@ def test_published_files_make_the_same_tables(study: Path, tmp_path: Path) -> No
         assert (again / name).read_bytes() == (study / "report" / name).read_bytes(), name
 
 
+@pytest.mark.usefixtures("_sheets_left_blank")
 def test_one_seed_per_cell(tmp_path: Path) -> None:
-    synthetic.write_study(tmp_path, small_grid(seeds=[7]))
+    synthetic.write_study(tmp_path, small_grid(envs=["Hopper-v5"], passes=[10], seeds=[7]))
     assert report([str(tmp_path), "--tensorboard-seeds", "0", "--baseline", "sppo"]) == 0
     page = (tmp_path / "report" / "report.html").read_text()
     assert "Runs per line: 1. One run has no interval." in page
@@ -199,6 +201,7 @@ def test_counts_of_runs_are_below_the_curves_and_not_on_them(study: Path) -> Non
     assert "var(--alarm)" not in curves
 
 
+@pytest.mark.usefixtures("_sheets_left_blank")
 def test_cells_beyond_the_grid_have_their_own_figure_and_table(tmp_path: Path) -> None:
     configs = small_grid(envs=["Hopper-v5"], passes=[10])
     for seed in range(2):
@@ -229,6 +232,7 @@ def test_no_run_completed_yet(tmp_path: Path) -> None:
     assert "no completed run" in page
 
 
+@pytest.mark.usefixtures("_sheets_left_blank")
 def test_one_algorithm_alone(tmp_path: Path) -> None:
     synthetic.write_study(tmp_path, small_grid(algorithms=["sppo"], envs=["Hopper-v5"]))
     assert report([str(tmp_path), "--tensorboard-seeds", "0"]) == 0
@@ -274,6 +278,7 @@ def test_missing_package_names_what_installs_it(
     assert f'pip install ".[{extra}]"' in message
 
 
+@pytest.mark.usefixtures("_sheets_left_blank")
 def test_part_of_a_study(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Who ran a tenth of the study can report that tenth, and the report says so."""
     configs = small_grid(passes=[10])

@@ -75,6 +75,7 @@ def test_commands_select_their_cells(
     assert sum(cell.n for cell in cells) == sum(len(cell.runs) for cell in cells) - 1
 
 
+@pytest.mark.usefixtures("_sheets_left_blank")
 def test_the_file_lies_beside_the_report_and_in_its_commands(study: Path, monkeypatch) -> None:
     monkeypatch.chdir(study)
     assert report([str(study), "--out", "published", "--tensorboard-seeds", "0"]) == 0
@@ -87,6 +88,7 @@ def test_the_file_lies_beside_the_report_and_in_its_commands(study: Path, monkey
     assert line in (study / "published" / "final_returns.csv").read_text()
 
 
+@pytest.mark.usefixtures("_sheets_left_blank")
 def test_a_study_goes_on_from_a_report(study: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
     """On another machine, only what the report does not have is left to do."""
     monkeypatch.chdir(study)
