@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -71,9 +72,13 @@ def assert_same(ours: Any, theirs: Any, name: str) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5, err_msg=name)
 
 
-def assert_same_rollout(make: Any) -> None:
-    reference, shown = rollout(make(), "reference")
-    fast, shown_fast = rollout(make(), "fast")
+def assert_same_rollout(make: Callable[[], Any]) -> tuple[Any, Any]:
+    """The models that collected it, the reference one first."""
+    first = make()
+    reference, shown = rollout(first, "reference")
+    # Made only now: a model seeds the generators that all models draw from.
+    second = make()
+    fast, shown_fast = rollout(second, "fast")
     names = [*ARRAYS, "action_masks"] if hasattr(reference, "action_masks") else ARRAYS
     for name in names:
         assert_same(getattr(fast, name), getattr(reference, name), name)
@@ -87,6 +92,7 @@ def assert_same_rollout(make: Any) -> None:
             assert_same(b[name], a[name], name)
         assert {"self", "env", "infos", "rollout_buffer", "n_steps", "callback"} <= b.keys()
         assert [sorted(info) for info in a["infos"]] == [sorted(info) for info in b["infos"]]
+    return first, second
 
 
 @pytest.mark.parametrize("action", ["box", "matrix", "discrete", "multidiscrete", "multibinary"])
@@ -134,12 +140,8 @@ def statistics(env: VecNormalize) -> list[RunningMeanStd]:
 def test_vec_normalize(observation: str, keys: list[str] | None, options: dict[str, Any]) -> None:
     """Same statistics, same normalised observations and rewards, same normalised last observations."""
     options = {**options, "norm_obs_keys": keys}
-    assert_same_rollout(lambda: normalized(observation, **options))
-    models = {}
-    for engine in ("reference", "fast"):
-        models[engine] = normalized(observation, **options)
-        rollout(models[engine], engine)
-    a, b = (models[engine].get_vec_normalize_env() for engine in ("reference", "fast"))
+    models = assert_same_rollout(lambda: normalized(observation, **options))
+    a, b = (model.get_vec_normalize_env() for model in models)
     assert a is not None
     assert b is not None
     for x, y in zip(statistics(a), statistics(b), strict=True):
