@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,14 +22,35 @@ ENVIRONMENTS = "tests.algorithms.environments"
 MUJOCO = ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Ant-v5", "Humanoid-v5"]
 
 
-def zoo(directory: Path, *arguments: str) -> str:
+#: one process for several scripts in turn, because the zoo takes its time to import
+SCRIPTS = """
+import json, sys
+from sppo.zoo import main
+for arguments in json.loads(sys.argv[1]):
+    main(arguments)
+    print("=== end of a script", flush=True)
+"""
+
+
+def run(directory: Path, *command: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "sppo.zoo", *arguments]
     result = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, *command],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
+
+
+def zoo(directory: Path, *scripts: list[str]) -> list[str]:
+    """What each of the zoo's scripts prints."""
+    *printed, _ = run(directory, "-c", SCRIPTS, json.dumps(scripts)).split("=== end of a script\n")
+    assert len(printed) == len(scripts)
+    return printed
 
 
 @pytest.mark.parametrize(
@@ -40,56 +64,64 @@ def zoo(directory: Path, *arguments: str) -> str:
 )
 def test_train_and_enjoy(algorithm: str, tmp_path: Path) -> None:
     options = ["--algo", algorithm, "--env", "CartPole-v1", "-f", "logs"]
-    output = zoo(tmp_path, "train", *options, "-n", "512", "--eval-freq", "300", "-P", "--seed", "1")
+    command = ["-m", "sppo.zoo", "train", *options, "-n", "512", "--eval-freq", "300", "-P", "--seed", "1"]
+    output = run(tmp_path, *command)
     assert f"{algorithm}.yml" in output
     assert (tmp_path / "logs" / algorithm / "CartPole-v1_1" / "CartPole-v1.zip").is_file()
     assert (tmp_path / "logs" / algorithm / "CartPole-v1_1" / "evaluations.npz").is_file()
-    assert "Mean reward" in zoo(tmp_path, "enjoy", *options, "-n", "60", "--no-render")
+    assert "Mean reward" in run(tmp_path, "-m", "sppo.zoo", "enjoy", *options, "-n", "60", "--no-render")
 
 
 @pytest.mark.parametrize("algorithm", ["sppo_mask", pytest.param("sppo_mask_lstm", marks=pytest.mark.slow)])
 def test_masks_reach_training_evaluation_and_enjoy(algorithm: str, tmp_path: Path) -> None:
     """The environment raises at a forbidden action, so finishing proves that masks were used."""
-    options = ["--algo", algorithm, "--env", "SppoForbidding-v0", "--gym-packages", ENVIRONMENTS]
-    zoo(
+    options = [
+        "--algo",
+        algorithm,
+        "--env",
+        "SppoForbidding-v0",
+        "--gym-packages",
+        ENVIRONMENTS,
+        "-f",
+        "logs",
+    ]
+    short = ["-n", "64", "--eval-freq", "32", "--eval-episodes", "2"]
+    parameters = ["-params", "n_steps:32", "batch_size:16", "n_epochs:1"]
+    _, played = zoo(
         tmp_path,
-        "train",
-        *options,
-        *("-f", "logs", "-n", "64", "--eval-freq", "32", "--eval-episodes", "2"),
-        *("-params", "n_steps:32", "batch_size:16", "n_epochs:1"),
+        ["train", *options, *short, *parameters],
+        ["enjoy", *options, "-n", "40", "--no-render", "--stochastic"],
     )
     assert (tmp_path / "logs" / algorithm / "SppoForbidding-v0_1/evaluations.npz").is_file()
-    output = zoo(tmp_path, "enjoy", *options, "-f", "logs", "-n", "40", "--no-render", "--stochastic")
-    assert "Mean reward: 10.00" in output
+    assert "Mean reward: 10.00" in played
 
 
 def test_enjoy_plays_with_the_statistics_of_the_model_itself(tmp_path: Path) -> None:
     """The zoo's own file of them, which is still written and read, is that of the training's end."""
-    options = ["--algo", "sppo", "--env", "Pendulum-v1", "-f", "logs"]
-    short = ["-n", "128", "--eval-freq", "-1", "--seed", "1"]
-    zoo(
-        tmp_path,
-        "train",
-        *options,
-        *short,
-        "-params",
-        "n_steps:32",
-        "batch_size:32",
-        "n_envs:2",
-        "normalize:True",
+    env = ["--env", "Pendulum-v1"]
+    short = ["-n", "128", "--eval-freq", "-1", "--seed", "1", "-f", "logs"]
+    parameters = ["-params", "n_steps:32", "batch_size:32", "n_envs:2", "normalize:True"]
+    zoo(tmp_path, ["train", "--algo", "sppo", *env, *short, *parameters])
+    for algorithm in ("sppo", "ppo"):
+        shutil.copytree(tmp_path / "logs" / "sppo", tmp_path / "other" / algorithm)
+        file = tmp_path / "other" / algorithm / "Pendulum-v1_1" / "Pendulum-v1" / "vecnormalize.pkl"
+        statistics = sppo.load_vec_normalize(file, make_vec_env("Pendulum-v1"))
+        statistics.obs_rms.mean += 50
+        statistics.save(str(file))
+    play = ["enjoy", *env, "-n", "200", "--no-render"]
+    of_the_training, changed, upstream = (
+        re.findall("Mean reward: .*", printed)
+        for printed in zoo(
+            tmp_path,
+            [*play, "--algo", "sppo", "-f", "logs"],
+            [*play, "--algo", "sppo", "-f", "other"],
+            # The same weights, as a class plays them that knows the zoo's file alone.
+            [*play, "--algo", "ppo", "-f", "other"],
+        )
     )
-    play = ["enjoy", *options, "-n", "200", "--no-render"]
-    folder = tmp_path / "logs/sppo/Pendulum-v1_1"
-    expected = zoo(tmp_path, *play)
-    file = folder / "Pendulum-v1" / "vecnormalize.pkl"
-    statistics = sppo.load_vec_normalize(file, make_vec_env("Pendulum-v1"))
-    statistics.obs_rms.mean += 50
-    statistics.save(str(file))
-    assert zoo(tmp_path, *play) == expected
-    model = sppo.SPPO.load(folder / "Pendulum-v1.zip")
-    model._normalization = None
-    model.save(folder / "Pendulum-v1.zip")
-    assert zoo(tmp_path, *play) != expected, "other statistics play the same"
+    assert len(of_the_training) == 1
+    assert changed == of_the_training
+    assert upstream != of_the_training, "other statistics play the same"
 
 
 def test_own_hyperparameters_and_the_zoos_algorithms_still_work(tmp_path: Path) -> None:
@@ -98,7 +130,11 @@ def test_own_hyperparameters_and_the_zoos_algorithms_still_work(tmp_path: Path) 
         " clip_mode: one-sided, eta: 2.0, kl_budget: lin_0.1, n_critic_epochs: 2}\n"
     )
     options = ["--env", "CartPole-v1", "-f", "logs", "--eval-freq", "-1"]
-    output = zoo(tmp_path, "train", "--algo", "sppo", "--conf-file", "mine.yml", *options)
+    output, _ = zoo(
+        tmp_path,
+        ["train", "--algo", "sppo", "--conf-file", "mine.yml", *options],
+        ["train", "--algo", "ppo", "-n", "64", *options],
+    )
     assert "mine.yml" in output
     model = sppo.SPPO.load(
         tmp_path / "logs/sppo/CartPole-v1_1/CartPole-v1.zip",
@@ -106,7 +142,6 @@ def test_own_hyperparameters_and_the_zoos_algorithms_still_work(tmp_path: Path) 
     )
     assert (model.clip_mode, model.eta(1.0)) == ("one-sided", 2.0)
     assert (model.kl_budget(0.5), model.n_critic_epochs) == (0.05, 2)
-    zoo(tmp_path, "train", "--algo", "ppo", "-n", "64", *options)
     assert (tmp_path / "logs/ppo/CartPole-v1_1/CartPole-v1.zip").is_file()
 
 
