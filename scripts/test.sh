@@ -19,11 +19,21 @@ if [ "${1:-}" = "--slow" ]; then
     { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
       || echo "chromium could not be installed"
   fi
-  python -m pytest -n auto -m "slow or ray or browser" "$@"
+  python -m pytest -n auto --dist worksteal -m "slow or ray or browser" "$@"
   exit
 fi
 ruff check .
 ruff format --check .
-mypy
-lint-imports --no-logo
-python -m pytest -n auto -m "not slow and not ray and not browser" "$@"
+# Types and imports are checked beside the tests, one core each, and shown after them.
+checks="$(mktemp -d)"
+mypy >"$checks/types" 2>&1 &
+types=$!
+lint-imports --no-logo >"$checks/imports" 2>&1 &
+imports=$!
+trap 'kill "$types" "$imports" 2>/dev/null || true; rm -rf "$checks"' EXIT
+status=0
+python -m pytest -n auto --dist worksteal -m "not slow and not ray and not browser" "$@" || status=$?
+wait "$types" || status=$?
+wait "$imports" || status=$?
+cat "$checks/types" "$checks/imports"
+exit "$status"
