@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,20 @@ class Slow(Walk):
     """Takes its time, so that a test can interfere."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        import time
-
         time.sleep(0.003)
         return super().step(action)
 
 
-for kind in (Walk, Raises, NotANumber, Crashes, AsksToStop, Fussy, Slow):
+class Waits(Walk):
+    """Waits at its 100th step for the file ``GO_FILE``: a test has all the time it takes to interfere."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        deadline = time.monotonic() + 120.0
+        while self.age == 99 and not Path(os.environ["GO_FILE"]).exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return super().step(action)
+
+
+for kind in (Walk, Raises, NotANumber, Crashes, AsksToStop, Fussy, Slow, Waits):
     register(f"{kind.__name__}-v0", entry_point=kind)

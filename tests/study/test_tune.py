@@ -289,10 +289,13 @@ def test_the_command_is_light() -> None:
     assert result.stdout == "False False\n"
 
 
-def test_a_search_with_real_runs_stopped_and_started_again(tmp_path: Path) -> None:
+def test_a_search_with_real_runs_stopped_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From the command line; a second search in the same directory is refused meanwhile."""
     file, out = tmp_path / "search.toml", tmp_path / "out"
-    names = [f"tests.study.study_environments:{name}-v0" for name in ("Slow", "Walk")]
+    monkeypatch.setenv("GO_FILE", str(tmp_path / "go"))
+    names = [f"tests.study.study_environments:{name}-v0" for name in ("Waits", "Walk")]
     text = FILE[: FILE.index("[tune]")].replace(json.dumps(ENVIRONMENTS), json.dumps(names))
     references = "".join(f"{json.dumps(name)} = 10\n" for name in names)
     space = f"[tune]\ntrials = 2\nlast = 1\n[tune.reference]\n{references}[tune.space]\nn_epochs = [1, 2]\n"
@@ -303,6 +306,7 @@ def test_a_search_with_real_runs_stopped_and_started_again(tmp_path: Path) -> No
     assert code == 2
     assert "another search is at work" in output
     os.killpg(first.pid, signal.SIGINT)
+    (tmp_path / "go").touch()
     code, output = finish(first)
     assert code == 130, output
     assert [one[1] for one in trials(out)] == ["RUNNING"]
