@@ -31,16 +31,21 @@ SCRIPT = "robustness"
 RESULTS = ROOT / "benchmarks" / "results" / "robustness"
 STUDIES = ("robustness-passes", "robustness-rates", "robustness-ablation")
 ENVIRONMENTS = ("Hopper-v5", "HalfCheetah-v5", "Walker2d-v5")
-#: label -> title, colour, whether something bounds the update
+#: label -> title, the panel it is drawn in, and what bounds an update besides the clip
 LINES = {
-    "ppo": ("PPO", "#0072b2", False),
-    "ppo-target-kl": ("PPO, target_kl", "#56b4e9", False),
-    "ppo-budget": ("PPO, kl_budget", "#0072b2", True),
-    "sppo": ("sPPO", "#e69f00", False),
-    "sppo-budget": ("sPPO, kl_budget", "#e69f00", True),
-    "sppo-two-sided": ("sPPO two-sided (printed)", "#7f7f7f", False),
-    "sppo-two-sided-budget": ("sPPO two-sided, kl_budget", "#7f7f7f", True),
-    "smdpo-constrained": ("sMDPO, eta auto", "#cc79a7", True),
+    "ppo": ("PPO", "PPO", "alone"),
+    "ppo-target-kl": ("PPO, target_kl", "PPO", "target_kl"),
+    "ppo-budget": ("PPO, kl_budget", "PPO", "kl_budget"),
+    "sppo": ("sPPO", "sPPO", "alone"),
+    "sppo-budget": ("sPPO, kl_budget", "sPPO", "kl_budget"),
+    "sppo-two-sided": ("sPPO two-sided (printed)", "sPPO two-sided (printed)", "alone"),
+    "sppo-two-sided-budget": ("sPPO two-sided, kl_budget", "sPPO two-sided (printed)", "kl_budget"),
+    "smdpo-constrained": ("sMDPO, eta auto", "sMDPO, eta auto", "kl_budget"),
+}
+STYLES = {
+    "alone": ("--", "x", "#7f7f7f"),
+    "target_kl": (":", "^", "#56b4e9"),
+    "kl_budget": ("-", "o", "#d55e00"),
 }
 ABLATION = {
     "sppo": "none",
@@ -87,36 +92,38 @@ def lead(scores: list[list[float]], baseline: list[list[float]]) -> Estimate:
 
 
 def draw(scores: Scores, path: Path) -> None:
-    """Two panels: score against m at 3e-4, and against the learning rate at m = 10."""
-    found = {point: mean(own) for point, own in scores.items()}
-    # The second axis is drawn once there is more than the rate that both share.
-    n_panels = min(2, len({p[2] for p in found}))
-    figure, axes = plt.subplots(
-        1, n_panels, figsize=(3 + 4 * n_panels, 4.4), sharey=True, squeeze=False, layout="constrained"
-    )
-    panels = (
+    """A column per family; above the score against m at 3e-4, below against the learning rate at m = 10."""
+    found = {point: mean(own) for point, own in scores.items() if point[0] in LINES}
+    families = list(dict.fromkeys(family for _, family, _ in LINES.values()))
+    axes_of = (
         ("passes over each batch, m", lambda p: p[2] == RATE, lambda p: float(p[1])),
         (f"learning rate, at m = {PASSES}", lambda p: p[1] == PASSES, lambda p: float(p[2])),
     )
-    for axis, (name, belongs, place) in zip(axes[0], panels, strict=False):
-        ticks = sorted({place(p) for p in found if belongs(p) and p[0] in LINES})
-        for number, (label, (title, colour, bounded)) in enumerate(LINES.items()):
+    figure, panels = plt.subplots(
+        len(axes_of), len(families), figsize=(11, 5.4), sharex="row", sharey=True, layout="constrained"
+    )
+    for row, (name, belongs, place) in zip(panels, axes_of, strict=True):
+        ticks = sorted({place(p) for p in found if belongs(p)})
+        for label, (_, family, way) in LINES.items():
             points = sorted((place(p), found[p]) for p in found if p[0] == label and belongs(p))
-            if not points:
-                continue
-            x = [ticks.index(tick) + (number - 3.5) * 0.05 for tick, _ in points]
-            y, low, high = np.array([estimate for _, estimate in points]).T
-            style = "-" if bounded else "--"
-            axis.plot(x, y, style, color=colour, marker="o" if bounded else "x", label=title)
-            axis.vlines(x, low, high, color=colour, alpha=0.5)
-        axis.set_xticks(range(len(ticks)), [f"{tick:g}" for tick in ticks])
-        axis.set_xlabel(name)
-    axes[0, 0].set(ylabel="final return, scaled", ylim=(0, 1.05))
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+            line, marker, colour = STYLES[way]
+            x = [ticks.index(tick) + 0.08 * (list(STYLES).index(way) - 1) for tick, _ in points]
+            y, low, high = np.array([estimate for _, estimate in points]).reshape(-1, 3).T
+            panel = row[families.index(family)]
+            panel.plot(x, y, line, color=colour, marker=marker)
+            panel.vlines(x, low, high, color=colour, alpha=0.5)
+            panel.set_xlabel(name)
+        row[0].set_xticks(range(len(ticks)), [f"{tick:g}" for tick in ticks])
+        row[0].set(ylabel="final return, scaled", ylim=(0, 1.05))
+    for panel, family in zip(panels[0], families, strict=True):
+        panel.set_title(family)
+    for way, (line, marker, colour) in STYLES.items():
+        panels[0, 0].plot([], [], line, marker=marker, color=colour, label=way)
+    figure.legend(loc="outside upper right", ncols=len(STYLES), frameon=False)
     counts = sorted({len(runs) for point in found for runs in scores[point]})
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    names = ", ".join(ENVIRONMENTS)
-    figure.suptitle(f"250,000 steps, mean of {names}, n = {seeds} seeds per point", fontsize=10)
+    title = f"250,000 steps, mean of {', '.join(ENVIRONMENTS)}, n = {seeds} seeds per point"
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
@@ -132,10 +139,8 @@ def by_passes(scores: Scores, passes: list[int]) -> Table:
         own = {m: mean(scores[label, m, RATE]) for m in passes if (label, m, RATE) in scores}
         values = [estimate.value for estimate in own.values()]
         kept = f"{min(values) / max(values):.0%}" if len(own) == len(passes) else ""
-        late = [own[m].value for m in passes if m >= PASSES and m in own]
-        kept_late = f"{min(late) / max(late):.0%}" if len(own) == len(passes) else ""
-        rows.append((title, *(text(own[m]) if m in own else "" for m in passes), kept, kept_late))
-    return ("", *(f"m = {m}" for m in passes), "worst / best", f"from m = {PASSES} on"), rows
+        rows.append((title, *(text(own[m]) if m in own else "" for m in passes), kept))
+    return ("", *(f"m = {m}" for m in passes), "worst / best"), rows
 
 
 def by_rate(scores: Scores, rates: list[str]) -> Table:

@@ -42,7 +42,7 @@ def test_a_point_without_an_environment_is_left_out(scores: robustness.Scores) -
     assert ("sppo", 100, "0.0003") not in scores
     _, rows = robustness.by_passes(scores, [10, 100])
     sppo = next(row for row in rows if row[0] == "sPPO")
-    assert sppo[2:] == ("", "", "")
+    assert sppo[2:] == ("", "")
 
 
 def test_leads_are_taken_from_ppo_at_ten_passes(scores: robustness.Scores) -> None:
