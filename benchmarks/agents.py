@@ -185,7 +185,7 @@ def card(agent: Agent, picture: str = "") -> str:
         (f"return, {EPISODES} new episodes", f"{agent.played} (mean ± deviation, deterministic actions)"),
         ("steps, seed", f"{agent.steps:,}, {agent.seed}"),
         ("chosen", f"highest last evaluation ({agent.final_return:.0f}) of {agent.candidates} seeds: "
-         "better than what the setting gives on average"),
+         "better than what the setting gives on average" if agent.candidates > 1 else "the only seed"),
         ("setting", ", ".join(f"`{name}={value!r}`" for name, value in agent.setting.items())
          or "the study's baseline"),
         ("made with", ", ".join(f"{name} {version}" for name, version in agent.versions.items())

@@ -188,7 +188,8 @@ def beside_published(cells: Cells) -> Table:
         counts = sorted({cell.n for cell in own if cell})
         if not counts:
             continue
-        seeds = f"-v5, {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds"
+        seeds = f"-v5, {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seed"
+        seeds += "s" if counts[-1] > 1 else ""
         final = [f"{number(cell.mean.value)}{_spread(cell)}" if cell else "–" for cell in own]
         rows.append((f"{title_of(label)}, here", seeds, *final))
         best = [number(best_over_training(cell)) if cell else "–" for cell in own]

@@ -119,8 +119,8 @@ def test_what_was_played_is_what_the_file_plays(study: Path, tmp_path: Path) -> 
 
 def test_the_zoo_plays_it(study: Path, tmp_path: Path) -> None:
     agents.main([str(study), "--out", str(tmp_path), "--no-pictures"])
-    options = ("--algo", "sppo", "--env", "Drawn-v0", "-f", ".", "--gym-packages", __name__)
-    output = zoo(tmp_path, "enjoy", *options, "-n", "200", "--no-render")
+    options = ["--algo", "sppo", "--env", "Drawn-v0", "-f", ".", "--gym-packages", __name__]
+    (output,) = zoo(tmp_path, ["enjoy", *options, "-n", "200", "--no-render"])
     assert "Loading running average" in output
     assert "2 Episodes" in output
 
