@@ -1,5 +1,8 @@
 """Test-wide settings: tiny networks are fastest on one thread, and workers share the cores."""
 
+import sys
+from collections.abc import Iterator
+
 import pytest
 
 
@@ -9,3 +12,9 @@ def _one_thread() -> None:
     import torch as th
 
     th.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _gymnasium_as_it_is() -> Iterator[None]:
+    yield
+    assert "rl_zoo3" not in sys.modules, "importing it changes Gymnasium for the tests that follow: not here"

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,41 +11,10 @@ import yaml
 from stable_baselines3.common.env_util import make_vec_env
 
 import sppo
+from tests.zoo_scripts import run, zoo
 
-ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = "tests.algorithms.environments"
 MUJOCO = ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Ant-v5", "Humanoid-v5"]
-
-
-#: one process for several scripts in turn, because the zoo takes its time to import
-SCRIPTS = """
-import json, sys
-from sppo.zoo import main
-for arguments in json.loads(sys.argv[1]):
-    main(arguments)
-    print("=== end of a script", flush=True)
-"""
-
-
-def run(directory: Path, *command: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(
-        [sys.executable, *command],
-        cwd=directory,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
-
-
-def zoo(directory: Path, *scripts: list[str]) -> list[str]:
-    """What each of the zoo's scripts prints."""
-    *printed, _ = run(directory, "-c", SCRIPTS, json.dumps(scripts)).split("=== end of a script\n")
-    assert len(printed) == len(scripts)
-    return printed
 
 
 @pytest.mark.parametrize(
@@ -155,7 +119,12 @@ def test_hyperparameters_cover_the_benchmark(algorithm: str) -> None:
         assert {"Acrobot-v1", "MountainCarContinuous-v0", "LunarLander-v3"} <= entries.keys()
     # Box2D is not among the requirements; CartPole's spaces are of the same kind.
     stand_ins = {"default": "CartPole-v1", "LunarLander-v3": "CartPole-v1"}
-    zoo_module = importlib.import_module("sppo.zoo")
+    classes = {
+        "sppo": sppo.SPPO,
+        "sppo_lstm": sppo.RecurrentSPPO,
+        "sppo_mask": sppo.MaskableSPPO,
+        "sppo_mask_lstm": sppo.MaskableRecurrentSPPO,
+    }
     not_the_models = {"n_timesteps", "n_envs", "normalize", "policy", "policy_kwargs", "learning_rate"}
     for name, entry in entries.items():
         if name in ("Humanoid-v5", "Ant-v5"):  # same keys as HalfCheetah-v5, slower to build
@@ -165,10 +134,8 @@ def test_hyperparameters_cover_the_benchmark(algorithm: str) -> None:
         if isinstance(parameters.get("clip_range"), str):
             parameters["clip_range"] = float(parameters["clip_range"].removeprefix("lin_"))
         env = make_vec_env(stand_ins.get(name, name), n_envs=entry.get("n_envs", 1))
-        zoo_module.ALGORITHMS[algorithm](entry["policy"], env, **parameters)
+        classes[algorithm](entry["policy"], env, **parameters)
 
 
-def test_unknown_script_prints_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    zoo_module = importlib.import_module("sppo.zoo")
-    assert zoo_module.main(["fly"]) == 2
-    assert "train" in capsys.readouterr().err
+def test_unknown_script_prints_usage(tmp_path: Path) -> None:
+    assert "train" in run(tmp_path, "-m", "sppo.zoo", "fly", expected=2)

@@ -17,7 +17,7 @@ from benchmarks import agents
 from sppo import SPPO
 from sppo.study.definition import parse_plan
 from sppo.study.execution import Options, execute
-from tests.test_zoo import zoo
+from tests.zoo_scripts import zoo
 
 STUDY = """\
 name = "small"
