@@ -4,10 +4,11 @@ From the published runs of the three studies benchmarks/studies/robustness-*.tom
 
     python -m benchmarks.robustness
 
-A run's score is its final return, not below zero, divided by the best mean that any setting has in that
-environment. A point is the mean over environments of the means over seeds, its interval Welch's t; points
-with an environment missing are left out. Writes robustness.png, .csv and .md beside the studies, and the
-tables that the READMEs show, see :mod:`benchmarks.pages`.
+A run's score is its final return, not below zero, divided by the best mean that any number of passes has in
+that environment (at the usual learning rate, so that the scale does not depend on the other studies). A point
+is the mean over environments of the means over seeds, its interval Welch's t; points with an environment
+missing are left out. Writes robustness.png, .csv and .md beside the studies, and the tables that the READMEs
+show, see :mod:`benchmarks.pages`.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ def scores_of(runs: list[Run]) -> Scores:
     for run in runs:
         returns[point_of(run)][run.env].append(float(run.returns[-1]))
     whole = {point: own for point, own in returns.items() if all(own.values())}
-    best = {env: max(float(np.mean(own[env])) for own in whole.values()) for env in ENVIRONMENTS}
+    usual = [own for point, own in whole.items() if point[0] in LINES and point[2] == RATE]
+    best = {env: max(float(np.mean(own[env])) for own in usual) for env in ENVIRONMENTS}
     return {
         point: [[max(value, 0) / best[env] for value in own[env]] for env in ENVIRONMENTS]
         for point, own in whole.items()
@@ -114,7 +116,7 @@ def draw(scores: Scores, path: Path) -> None:
             panel.vlines(x, low, high, color=colour, alpha=0.5)
             panel.set_xlabel(name)
         row[0].set_xticks(range(len(ticks)), [f"{tick:g}" for tick in ticks])
-        row[0].set(ylabel="final return, scaled", ylim=(0, 1.05))
+        row[0].set(ylabel="final return, scaled", ylim=(0, 1.2))
     for panel, family in zip(panels[0], families, strict=True):
         panel.set_title(family)
     for way, (line, marker, colour) in STYLES.items():
