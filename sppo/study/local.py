@@ -23,7 +23,8 @@ from sppo.study.execution import Options, Outcome, execute, record_death
 _KILLED_ATTEMPTS = 3
 #: What ``multiprocessing`` says of a process whose fork server was killed.
 _ORPHANED = 255
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+#: Not Numba's, whose kernels here run in one thread, and which refuses a change once its threads have begun.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 LOG = "log.txt"
 #: Imported once for all trainings. torch._dynamo (a second) would otherwise come with the first optimizer.
 PRELOAD = ["sppo.study.training", "sppo.engine.fast", "torch._dynamo", "mujoco"]
