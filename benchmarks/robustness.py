@@ -153,15 +153,18 @@ def by_rate(scores: Scores, rates: list[str]) -> Table:
     return (f"m = {PASSES}", *(f"rate {rate}" for rate in rates)), rows
 
 
-def leads(scores: Scores, passes: list[int]) -> Table:
+def leads(scores: Scores, passes: list[int], rates: list[str]) -> Table:
+    """Everything minus PPO at ten passes and the usual rate."""
+    columns = {f"m = {m}": (m, RATE) for m in passes}
+    columns |= {f"m = {PASSES}, rate {rate}": (PASSES, rate) for rate in rates if rate != RATE}
     rows = []
     for label, (title, _, _) in LINES.items():
-        points = [(label, m, RATE) for m in passes]
+        points = [(label, *place) for place in columns.values()]
         shown = [
             text(lead(scores[p], scores[BASELINE])) if p in scores and p != BASELINE else "" for p in points
         ]
         rows.append((title, *shown))
-    return (f"minus PPO at m = {PASSES}", *(f"m = {m}" for m in passes)), rows
+    return (f"minus PPO at m = {PASSES}", *columns), rows
 
 
 def ablation(scores: Scores, passes: list[int]) -> Table:
@@ -178,7 +181,7 @@ def all_tables(scores: Scores) -> dict[str, Table]:
     rates = sorted({rate for _, m, rate in scores if m == PASSES}, key=float)
     tables = {
         "Score by the passes over each batch": by_passes(scores, passes),
-        "Lead over PPO at ten passes": leads(scores, passes),
+        "Lead over PPO at ten passes": leads(scores, passes, rates),
         "Score by the learning rate": by_rate(scores, rates),
         "What each part does alone": ablation(scores, passes),
     }
