@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple
 from pathlib import Path
 
 from sppo.records.runs import STATUSES
@@ -13,9 +12,6 @@ from sppo.report.cells import Cell, seeds_of
 from sppo.report.provenance import Provenance, rerun_command, seeds_text
 from sppo.report.statistics import Estimate
 from sppo.report.summary import THRESHOLDS, Summary
-
-#: what stands in the columns of an estimate that there is not
-NOTHING = (None, None, None)
 
 
 def write_tables(summary: Summary, provenance: Provenance, out: Path) -> list[Path]:
@@ -32,7 +28,7 @@ def write_tables(summary: Summary, provenance: Provenance, out: Path) -> list[Pa
             "probability probability_low probability_high",
             (
                 (row.cells, (row.label, row.baseline, "all" if row.env is None else row.env, row.where,
-                 row.tasks, *row.sides, *(row.difference or NOTHING), *row.improvement))
+                 row.tasks, *row.sides, *row.difference, *row.improvement))
                 for row in summary.comparisons
             ),
         ),
@@ -65,7 +61,7 @@ def write_tables(summary: Summary, provenance: Provenance, out: Path) -> list[Pa
 def _final(cell: Cell, study_file: str) -> Sequence[object]:
     counts = Counter(run.status for run in cell.runs)
     return (
-        cell.env, cell.label, *astuple(cell.setting), cell.steps, len(cell.runs),
+        cell.env, cell.label, *cell.setting, cell.steps, len(cell.runs),
         *(counts[status] for status in STATUSES), *cell.mean, *cell.iqm,
         *((cell.finals.min(), cell.finals.max()) if cell.n else (None, None)),
         rerun_command(cell, study_file),
@@ -107,8 +103,6 @@ def interval(estimate: Estimate, digits: int | None = None) -> str:
     return f"[{number(estimate.low, digits)}, {number(estimate.high, digits)}]"
 
 
-def shown(estimate: Estimate | None, digits: int | None = None) -> str:
+def shown(estimate: Estimate, digits: int | None = None) -> str:
     """The number and its interval, as far as there are any."""
-    if estimate is None:
-        return ""
     return f"{number(estimate.value, digits)} {interval(estimate, digits)}".rstrip()
