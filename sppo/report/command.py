@@ -14,7 +14,7 @@ from sppo.records.published import write_runs
 from sppo.records.run_files import STUDY_FILE
 from sppo.records.studies import StudyRecords, read_records
 from sppo.records.subset import Subset, add_subset
-from sppo.report.cells import build_cells, looks_of
+from sppo.report.cells import build_cells
 from sppo.report.figures import all_figures
 from sppo.report.plots import write_sheet
 from sppo.report.provenance import Provenance, collect, require, shown_path
@@ -99,10 +99,9 @@ def _write_files(study: StudyRecords, summary: Summary, out: Path, provenance: P
     """Everything but the TensorBoard directory, and the list of it."""
     from sppo.report.html import report_page
 
-    looks = looks_of(summary.cells)
-    plots = all_figures(summary, looks)
+    plots = all_figures(summary)
     report = out / "report.html"
-    report.write_text(report_page(study, summary, looks, plots, provenance), encoding="utf-8")
+    report.write_text(report_page(study, summary, plots, provenance), encoding="utf-8")
     written = [report, *write_runs(study.runs, out), *write_tables(summary, provenance, out)]
     for plot in plots:
         written += write_sheet(plot, out, provenance.footer(plot.seeds))

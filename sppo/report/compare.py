@@ -21,7 +21,7 @@ from pathlib import Path
 from sppo.records.run_files import run_directories
 from sppo.records.runs import Run
 from sppo.report.cells import Cell, build_cells, grouped, looks_of
-from sppo.report.figures import logged_figure
+from sppo.report.figures import curves_figure
 from sppo.report.plots import write_sheet
 from sppo.report.provenance import installed, require, shown_path
 from sppo.report.statistics import FEW_RUNS, Estimate
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         require("tensorboard", extra="tensorboard")
         if not args.no_files:
             require("matplotlib", "jinja2", extra="plot")
-        tag, runs = read_logged(find_runs(args.logdir), args.tag, args.step)
+        tag, runs = read_runs(args.logdir, args.tag, args.step)
         cells = build_cells(runs)
         rows = compare_cells(cells, args.baseline)
     except (FileNotFoundError, LookupError, ModuleNotFoundError) as error:
@@ -76,26 +76,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def find_runs(logdir: Path) -> list[Run]:
-    """All runs below a directory, without values as yet; their ``hash`` is their path."""
-    if not logdir.is_dir():
-        raise FileNotFoundError(f"no log directory {logdir}")
-    if run_directories(logdir):
-        raise FileNotFoundError(f"{logdir} is a study: python -m sppo report {logdir}")
-    pattern = f"{glob.escape(str(logdir))}/**/{EVENT_FILES}"
-    files = [Path(name) for name in glob.glob(pattern, recursive=True)]
-    folders = {file.parent for file in files if not file.name.endswith(BOOKKEEPING_SUFFIX)}
-    if not folders:
-        raise FileNotFoundError(f"no TensorBoard event files in {logdir}")
+def read_runs(logdir: Path, wanted: str | None = None, step: int | None = None) -> tuple[str, list[Run]]:
+    """The scalar that is compared, and the runs below a directory with their values of it.
+
+    All runs are compared by one scalar: the first of :data:`REWARD_TAGS` that all of them have, or that
+    most of them have. A run that has a value, and one at ``step``, is ``completed``; ``hash`` is its path.
+    """
+    tags = (wanted,) if wanted else REWARD_TAGS
+    logged = {folder: read_scalars(folder, tags) for folder in _folders(logdir)}
+    best = max(tags, key=lambda tag: sum(tag in series for series in logged.values()))
+    ends = [int(series[best].steps[-1]) for series in logged.values() if best in series]
+    if not ends:
+        raise LookupError(f"no run has the scalar {' or '.join(tags)}; --tag names another one")
+    if step is not None and step > max(ends):
+        raise LookupError(f"--step {step}: the runs end between step {min(ends)} and {max(ends)}")
     counts = Counter[tuple[str, str]]()
     runs = []
-    for folder in sorted(folders):
+    for folder, series in logged.items():
         name = folder.relative_to(logdir).as_posix()
         task, algorithm = split_name(name if folder != logdir else logdir.resolve().name)
         config = {"env": task, "algorithm": algorithm, "seed": counts[task, algorithm]}
         counts[task, algorithm] += 1
-        runs.append(Run(name, config, "missing", path=folder))
-    return runs
+        run = Run(name, config, "missing", path=folder)
+        if best in series and (step is None or series[best].steps[0] <= step <= series[best].steps[-1]):
+            steps, values = series[best]
+            kept = len(steps) if step is None else int((steps <= step).sum())
+            run = replace(run, status="completed", timesteps=steps[:kept], returns=values[:kept])
+        runs.append(run)
+    return best, runs
+
+
+def _folders(logdir: Path) -> list[Path]:
+    """With event files of runs."""
+    if not logdir.is_dir():
+        raise FileNotFoundError(f"no log directory {logdir}")
+    if run_directories(logdir):
+        raise FileNotFoundError(f"{logdir} is a study: python -m sppo report {logdir}")
+    # unlike pathlib's, this pattern follows links to directories
+    found = map(Path, glob.glob(f"{glob.escape(str(logdir))}/**/{EVENT_FILES}", recursive=True))
+    folders = sorted({file.parent for file in found if not file.name.endswith(BOOKKEEPING_SUFFIX)})
+    if not folders:
+        raise FileNotFoundError(f"no TensorBoard event files in {logdir}")
+    return folders
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -104,30 +126,6 @@ def split_name(name: str) -> tuple[str, str]:
     if len(parts) > 1 and re.fullmatch(r"(seed|run|trial)?[=_-]?\d+", parts[-1], re.IGNORECASE):
         parts.pop()
     return "/".join(parts[:-1]), re.sub(r"(?<=.)[_-]\d+$", "", parts[-1])
-
-
-def read_logged(runs: Sequence[Run], wanted: str | None, step: int | None) -> tuple[str, list[Run]]:
-    """The scalar that is compared, and the runs with their values of it.
-
-    All runs are compared by one scalar: the first of :data:`REWARD_TAGS` that all of them have, or that
-    most of them have. A run that has a value, and one at ``step``, is ``completed``.
-    """
-    tags = (wanted,) if wanted else REWARD_TAGS
-    logged = [read_scalars(run.path or Path(), tags) for run in runs]
-    best = max(tags, key=lambda tag: sum(tag in series for series in logged))
-    ends = [int(series[best].steps[-1]) for series in logged if best in series]
-    if not ends:
-        raise LookupError(f"no run has the scalar {' or '.join(tags)}; --tag names another one")
-    if step is not None and step > max(ends):
-        raise LookupError(f"--step {step}: the runs end between step {min(ends)} and {max(ends)}")
-    found = []
-    for run, series in zip(runs, logged, strict=True):
-        if best in series and (step is None or series[best].steps[0] <= step <= series[best].steps[-1]):
-            steps, values = series[best]
-            kept = len(steps) if step is None else int((steps <= step).sum())
-            run = replace(run, status="completed", timesteps=steps[:kept], returns=values[:kept])
-        found.append(run)
-    return best, found
 
 
 def compare_cells(cells: Sequence[Cell], baseline: str) -> Compared:
@@ -192,7 +190,7 @@ def _write(rows: Compared, tag: str, notes: Sequence[str], out: Path, command: s
     )  # fmt: skip
     write_csv(out / "compare.csv", _HEADER.split(), lines)
     looks = looks_of(cells)
-    plot = logged_figure(cells, looks, tag)
+    plot = curves_figure("compare", f"Learning curves: {tag}", cells, looks, tag)
     count = sum(len(cell.runs) for cell in cells)
     footer = f"Made by: {command} | {versions} | {count} runs, seeds are not in event files"
     values = {"rows": rows, "looks": looks, "notes": notes, "plot": plot, "footer": footer, "ends": ends}

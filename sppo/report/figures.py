@@ -13,7 +13,7 @@ import numpy as np
 
 from sppo.report.cells import Cell, grouped, not_there, order_key, seeds_of
 from sppo.report.labels import Dashes, Look
-from sppo.report.plots import FAINT, INK, Draw, Plot
+from sppo.report.plots import INK, Draw, Plot
 from sppo.report.statistics import FEW_RUNS, Array, Estimate, mean_interval
 from sppo.report.summary import THRESHOLDS, Aggregate, Comparison, Row, Summary
 
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 Looks = Mapping[str, Look]
 
 LINES: tuple[Dashes, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (8, 3)))
-MEANS = "Mean return of the deterministic policy over completed runs, with 95 % Student-t intervals"
+RETURN = "return of the deterministic policy"
+BANDS = "with 95 % Student-t intervals; bands of few runs may leave the panel"
+BEYOND = "Beyond the grid: divergence step size η and trust region"
 NORMALISATION = (
     "Final returns are min-max normalised per environment: 0 and 1 are the lowest and the highest final "
     "return of any run of the study there."
@@ -34,8 +36,9 @@ INTERVALS = (
 )
 
 
-def all_figures(summary: Summary, looks: Looks) -> list[Plot]:
+def all_figures(summary: Summary) -> list[Plot]:
     """Every figure that the study has the runs for, in reading order."""
+    looks = summary.looks
     grid = [cell for cell in summary.cells if cell.setting.on_grid]
     beyond = [cell for cell in summary.cells if not cell.setting.on_grid]
     pooled = [row for row in summary.comparisons if row.env is None]
@@ -44,7 +47,7 @@ def all_figures(summary: Summary, looks: Looks) -> list[Plot]:
         aggregate_figure(summary.aggregates, looks) if summary.aggregates else None,
         improvement_figure(pooled, looks) if pooled else None,
         profile_figure(summary.profiles, looks) if summary.profiles else None,
-        beyond_figure(beyond, looks) if any(cell.n for cell in beyond) else None,
+        curves_figure("beyond", BEYOND, beyond, looks) if any(cell.n for cell in beyond) else None,
     ]
     return [plot for plot in plots if plot is not None]
 
@@ -66,7 +69,7 @@ def grid_figure(cells: Sequence[Cell], looks: Looks) -> Plot:
     return Plot(
         name="grid",
         title="Learning curves: environments down, clip ε across, passes m as line style",
-        caption=f"{MEANS}; bands of few runs may leave the panel. {_runs_text(cells)}{nothing}",
+        caption=f"Mean {RETURN} over completed runs, {BANDS}. {_runs_text(cells)}{nothing}",
         panels=panels,
         keys=[*_keys(cells, looks), *dict.fromkeys(styles.values())],
         seeds=seeds_of(cells),
@@ -74,33 +77,20 @@ def grid_figure(cells: Sequence[Cell], looks: Looks) -> Plot:
     )
 
 
-def beyond_figure(cells: Sequence[Cell], looks: Looks) -> Plot:
-    """Algorithms without a place on the m × ε grid: divergence with step size η, trust region."""
+def curves_figure(name: str, title: str, cells: Sequence[Cell], looks: Looks, tag: str = "") -> Plot:
+    """A panel for each environment, settings as line style; of the return, or what ``tag`` names instead."""
     styles = _styles(cells, lambda cell: cell.setting.text)
-    by_env = grouped(cells, lambda cell: cell.env)
+    lines = dict.fromkeys(styles.values())
+    by_env = grouped(cells, lambda cell: cell.env or "all runs")
     return Plot(
-        name="beyond",
-        title="Beyond the grid: divergence step size η and trust region",
-        caption=f"{MEANS}. {_runs_text(cells)}",
+        name=name,
+        title=title,
+        caption=f"Mean {tag or RETURN} over completed runs, {BANDS}. {_runs_text(cells)}",
         panels={env: _curves(own, looks, styles, _limits(own)) for env, own in by_env.items()},
-        keys=[*_keys(cells, looks), *dict.fromkeys(styles.values())],
+        keys=[*_keys(cells, looks), *(lines if len(lines) > 1 else ())],
+        y_label=tag or "return",
         seeds=seeds_of(cells),
-        panel_size=(3.6, 2.7),
-    )
-
-
-def logged_figure(cells: Sequence[Cell], looks: Looks, tag: str) -> Plot:
-    """Every run of a log directory and their means, a panel for each task."""
-    tasks = grouped(cells, lambda cell: cell.env or "all runs")
-    return Plot(
-        name="compare",
-        title=f"Learning curves: {tag}",
-        caption=f"{tag}: each run as a thin line, the mean of each algorithm as a thick one with its 95 % "
-        "Student-t interval, over the steps that all of its runs have.",
-        panels={task: _curves(own, looks, {}, every_run=True) for task, own in tasks.items()},
-        keys=_keys(cells, looks),
-        y_label=tag,
-        panel_size=(5.0, 3.2) if len(tasks) == 1 else (3.6, 2.6),
+        panel_size=(5.0, 3.2) if len(by_env) == 1 else (3.6, 2.7),
     )
 
 
@@ -169,29 +159,23 @@ def profile_figure(profiles: Sequence[Aggregate], looks: Looks) -> Plot:
 
 
 def _curves(
-    cells: Sequence[Cell],
-    looks: Looks,
-    styles: Mapping[Cell, Look],
-    limits: tuple[float, float] | None = None,
-    every_run: bool = False,
+    cells: Sequence[Cell], looks: Looks, styles: Mapping[Cell, Look], limits: tuple[float, float] | None
 ) -> Draw:
-    """The mean curves of some cells; with ``every_run`` the runs' own as well."""
+    """The mean curves of some cells, over the steps that all runs of a cell have."""
 
     def draw(ax: Axes) -> None:
         from matplotlib.ticker import EngFormatter, MaxNLocator
 
         for cell in cells:
             look, (steps, returns) = looks[cell.label], cell.curves
-            for run in cell.completed if every_run else ():
-                ax.plot(run.timesteps, run.returns, color=look.colour, linewidth=0.6, alpha=0.5)
             if len(steps):
                 mean, low, high = mean_interval(returns)
                 every = max(1, len(steps) // 4)
-                (line,) = ax.plot(steps, mean, color=look.colour, linestyle=styles.get(cell, look).line)
-                line.set(marker=look.marker, markevery=(every - 1, every), linewidth=2 if every_run else 1.5)
+                (line,) = ax.plot(steps, mean, color=look.colour, linestyle=styles[cell].line)
+                line.set(marker=look.marker, markevery=(every - 1, every))
                 _band(ax, steps, low, high, look, len(returns))
         if not any(cell.n for cell in cells):
-            ax.text(0.5, 0.5, "no completed run", transform=ax.transAxes, ha="center", color=FAINT)
+            ax.text(0.5, 0.5, "no completed run", transform=ax.transAxes, ha="center", alpha=0.6)
         if limits:
             ax.set_ylim(*limits)
         ax.xaxis.set_major_locator(MaxNLocator(4))

@@ -7,14 +7,12 @@ become cards on narrow screens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from sppo.records.runs import STATUSES
 from sppo.records.studies import StudyRecords
 from sppo.report.cells import grouped, not_there, seeds_of, setting_of
-from sppo.report.labels import Look
 from sppo.report.plots import INK, Plot, css_colour, panel_svgs
 from sppo.report.provenance import Provenance, rerun_command, seeds_text
 from sppo.report.statistics import FEW_RUNS
@@ -36,34 +34,25 @@ def render(template: str, title: str, plots: Sequence[Plot], **values: object) -
     return environment.get_template(template).render(title=title, colours=sorted(colours), **values)
 
 
-def report_page(
-    study: StudyRecords,
-    summary: Summary,
-    looks: Mapping[str, Look],
-    plots: Sequence[Plot],
-    provenance: Provenance,
-) -> str:
+def report_page(study: StudyRecords, summary: Summary, plots: Sequence[Plot], provenance: Provenance) -> str:
     """The whole report of a study."""
     cells = summary.cells
-    by_status = grouped(study.runs, lambda run: run.status)
     return render(
         "report.html",
         f"Study {study.name}",
         plots,
         study=study,
         summary=summary,
-        looks=looks,
+        looks=summary.looks,
         figures={plot.name: plot for plot in plots},
         by_env=grouped(cells, lambda cell: cell.env),
         at={(cell.env, cell.setting, cell.label): cell for cell in cells},
         pairs=grouped(summary.comparisons, lambda row: (row.label, row.baseline)),
         provenance=provenance,
-        seeds=seeds_text(run.seed for run in study.runs if run.config),
-        fewest=min((cell.n for cell in cells if cell.n), default=0),
         few_runs=FEW_RUNS,
-        lost={status: by_status[status] for status in STATUSES[1:] if status in by_status},
         not_there=not_there,
         rerun_command=rerun_command,
         seeds_of=seeds_of,
+        seeds_text=seeds_text,
         setting_of=setting_of,
     )

@@ -25,7 +25,6 @@ Draw = Callable[["Axes"], None]
 
 #: replaced by ``currentColor`` and by a CSS variable in the HTML pages, to follow light and dark
 INK, RULE = "#1b1f24", "#c9ced6"
-FAINT = "#6a737d"
 _STYLE = Path(__file__).with_name("report.mplstyle")
 
 

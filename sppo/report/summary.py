@@ -15,8 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from sppo.report import statistics
-from sppo.report.cells import Cell, Setting, grouped, order_key
-from sppo.report.labels import order_labels
+from sppo.report.cells import Cell, Setting, grouped, looks_of, order_key
+from sppo.report.labels import Look, order_labels
 from sppo.report.statistics import Array, Estimate
 
 #: direct-representation algorithms that the others are compared with, where both ran the same setting
@@ -90,6 +90,10 @@ class Summary:
     profiles: tuple[Aggregate, ...]
     bounds: Bounds
     notes: tuple[str, ...]
+
+    @cached_property
+    def looks(self) -> dict[str, Look]:
+        return looks_of(self.cells)
 
 
 def summarise(cells: Sequence[Cell], baselines: Sequence[str] = DEFAULT_BASELINES) -> Summary:

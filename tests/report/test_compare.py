@@ -11,7 +11,7 @@ import scipy.stats
 
 from sppo import cli
 from sppo.report.cells import build_cells
-from sppo.report.compare import find_runs, read_logged, split_name
+from sppo.report.compare import read_runs, split_name
 from sppo.report.tensorboard import scalar, write_events
 
 ROLLOUT, EVALUATION = "rollout/ep_rew_mean", "eval/mean_reward"
@@ -80,8 +80,8 @@ def test_table_has_means_differences_and_probability(logdir: Path, capsys: pytes
 
 
 def test_evaluations_are_preferred_if_all_runs_have_them(logdir: Path) -> None:
-    for run in find_runs(logdir):
-        write_run(run.path, 7.0, EVALUATION)
+    for path in logdir.iterdir():
+        write_run(path, 7.0, EVALUATION)
     assert cli.main(["compare", str(logdir)]) == 0
     assert {row["tag"] for row in rows_of(logdir)} == {EVALUATION}
 
@@ -148,7 +148,7 @@ def test_task_without_the_baseline_is_pointed_out(logdir: Path, capsys: pytest.C
 def test_curves_of_runs_that_logged_at_different_steps_are_interpolated(logdir: Path) -> None:
     """The mean is over the steps that all runs have; final values are each run's own."""
     write_run(logdir / "PPO_4", 40.0, last_step=8_000)
-    _, runs = read_logged(find_runs(logdir), None, None)
+    _, runs = read_runs(logdir)
     (cell,) = [cell for cell in build_cells(runs) if cell.label == "PPO"]
     steps, values = cell.curves
     assert (steps[0], steps[-1]) == (0, 8_000)
