@@ -175,8 +175,7 @@ def leads(cells: Cells) -> Table:
         texts = []
         for env in ENVIRONMENTS:
             mine, theirs = cells.get((env, OURS)), cells.get((env, label))
-            gap = difference(mine.finals, theirs.finals) if mine and theirs else None
-            texts.append(shown(gap) or "–")
+            texts.append(shown(difference(mine.finals, theirs.finals)) if mine and theirs else "–")
         rows.append((title_of(label), *texts))
     return ("sPPO minus", *ENVIRONMENTS), rows
 

@@ -31,13 +31,12 @@ from benchmarks.mujoco_verdicts import (
 )
 from benchmarks.pages import ROOT, Table, fill_readmes, page_of
 from sppo.report.cells import Cell, grouped, seeds_of
-from sppo.report.events import read_scalars
 from sppo.report.labels import order_labels
 from sppo.report.provenance import seeds_text
 from sppo.report.statistics import Estimate, mean_estimate, probability_of_improvement
 from sppo.report.summary import Bounds, normalisation_bounds
 from sppo.report.tables import number, shown, write_csv
-from sppo.report.tensorboard import run_name
+from sppo.report.tensorboard import read_scalars, run_name
 
 SCRIPT = "mujoco_claims"
 RESULTS = ROOT / "benchmarks" / "results" / "mujoco"

@@ -15,9 +15,10 @@ quarters (sPPO).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -57,7 +58,7 @@ class Runs:
         if not (root / name / "runs.csv").is_file():
             return Runs({})
         cells = [cell for cell in build_cells(read_records(root / name).runs) if cell.n]
-        return Runs({(cell.env, cell.label, *astuple(cell.setting)): cell for cell in cells})
+        return Runs({cast(Key, (cell.env, cell.label, *cell.setting)): cell for cell in cells})
 
     @property
     def environments(self) -> list[str]:

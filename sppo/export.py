@@ -14,7 +14,7 @@ import logging
 import pathlib
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypedDict
 
@@ -33,6 +33,7 @@ from sppo.loading.normalization import Normalization, parts_of, statistics_of
 from sppo.loading.vec_normalize import read_vec_normalize
 
 Tensors = dict[str, th.Tensor]
+Normalizer = Callable[[th.Tensor], th.Tensor]
 
 
 class Entry(TypedDict):
@@ -107,7 +108,7 @@ class _Graph(th.nn.Module):
     policy: Any
 
     def __init__(
-        self, model: OnPolicyAlgorithm, normalizers: dict[str, _Normalizer], value: bool, distribution: bool
+        self, model: OnPolicyAlgorithm, normalizers: dict[str, Normalizer], value: bool, distribution: bool
     ) -> None:
         super().__init__()
         # Shallow: the weights are the model's own, what tracing leaves behind is not.
@@ -192,24 +193,20 @@ class _Graph(th.nn.Module):
         return th.clamp(action, low, high)
 
 
-class _Normalizer:
+def _normalizer(
+    statistics: RunningMeanStd, env: VecNormalize | Normalization, device: th.device
+) -> Normalizer:
     """VecNormalize's formula. The mean is in two parts: as exact in float32 as there in float64."""
-
-    def __init__(
-        self, statistics: RunningMeanStd, env: VecNormalize | Normalization, device: th.device
-    ) -> None:
-        mean, std = th.as_tensor(statistics.mean), th.as_tensor(np.sqrt(statistics.var + env.epsilon))
-        parts = mean.float(), mean - mean.float(), std
-        self.mean, self.rest, self.std = (part.to(device, th.float32) for part in parts)
-        self.clip = float(env.clip_obs)
-
-    def __call__(self, observation: th.Tensor) -> th.Tensor:
-        return th.clamp((observation - self.mean - self.rest) / self.std, -self.clip, self.clip)
+    exact, deviation = th.as_tensor(statistics.mean), th.as_tensor(np.sqrt(statistics.var + env.epsilon))
+    parts = exact.float(), exact - exact.float(), deviation
+    mean, rest, std = (part.to(device, th.float32) for part in parts)
+    clip = float(env.clip_obs)
+    return lambda observation: th.clamp((observation - mean - rest) / std, -clip, clip)
 
 
 def _normalizers(
     model: OnPolicyAlgorithm, source: VecNormalize | str | pathlib.Path | Literal[False] | None
-) -> dict[str, _Normalizer]:
+) -> dict[str, Normalizer]:
     """How to normalise, by the observation's key."""
     statistics: VecNormalize | Normalization | None = source if isinstance(source, VecNormalize) else None
     if isinstance(source, (str, pathlib.Path)):
@@ -235,7 +232,7 @@ def _normalizers(
                 f"the statistics are of other observations: {_name(key)} has the shape {np.shape(part.mean)} "
                 f"there, and the policy takes {model.observation_space}"
             )
-    return {key: _Normalizer(part, statistics, model.device) for key, part in found.items()}
+    return {key: _normalizer(part, statistics, model.device) for key, part in found.items()}
 
 
 def _name(key: str) -> str:

@@ -8,8 +8,7 @@
 ``figures``             cells and rows -> figures, which ``plots`` makes into files and SVG
 ``html``, ``tables``    rows and figures -> pages (from ``templates/``) and CSV files
 ``provenance``          command, versions and seeds, which every figure and table carries; cells run again
-``events``              TensorBoard event files, read and written
-``tensorboard``         a study -> a log directory with layout and hparams
+``tensorboard``         event files read and written; a study -> a log directory with layout and hparams
 ``command``             ``python -m sppo report``
 ``compare``             ``python -m sppo compare``: any TensorBoard log directory
 =======================  ==========================================================================

@@ -9,11 +9,12 @@ the algorithm's label. So two learning rates, say, are two lines and are never a
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,8 +34,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """Where a run stands on the study's axes; ``None`` where an algorithm has no such parameter."""
 
     n_epochs: Value = None
@@ -48,7 +48,7 @@ class Setting:
 
     @property
     def text(self) -> str:
-        given = [(name, v) for name, v in zip(AXES.values(), astuple(self), strict=True) if v is not None]
+        given = [(name, v) for name, v in zip(AXES.values(), self, strict=True) if v is not None]
         plain = (f"{name}={v:g}" if isinstance(v, float) else f"{name}={v}" for name, v in given)
         return ", ".join(plain) or "default"
 
@@ -57,8 +57,8 @@ class Setting:
         """The text in characters that are safe in file names and regular expressions."""
         return self.text.replace("ε", "eps").replace("η", "eta").replace(", ", ",")
 
-    def sort_key(self) -> tuple[tuple[int, float, str], ...]:
-        return tuple(order_key(value) for value in astuple(self))
+    def sort_key(self) -> tuple[tuple[bool, float | str], ...]:
+        return tuple(map(order_key, self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class Cell:
     @cached_property
     def iqm(self) -> Estimate:
         """Of the final returns, with bootstrap interval."""
-        return interquartile_mean([self.finals]) if self.n else Estimate(float("nan"))
+        return interquartile_mean([self.finals]) if self.n else Estimate()
 
     @cached_property
     def curves(self) -> tuple[Array, Array]:
@@ -101,16 +101,10 @@ class Cell:
         if not runs:
             return np.empty(0), np.empty((0, 0))
         steps = np.asarray(runs[0].timesteps, dtype=np.float64)
-        if all(np.array_equal(run.timesteps, steps) for run in runs):
-            return steps, np.array([run.returns for run in runs])
-        first, last = max(run.timesteps[0] for run in runs), min(run.timesteps[-1] for run in runs)
-        steps = np.linspace(first, last, _POINTS) if first < last else np.empty(0)
+        if not all(np.array_equal(run.timesteps, steps) for run in runs):
+            first, last = max(run.timesteps[0] for run in runs), min(run.timesteps[-1] for run in runs)
+            steps = np.linspace(first, last, _POINTS) if first < last else np.empty(0)
         return steps, np.array([np.interp(steps, run.timesteps, run.returns) for run in runs])
-
-    @property
-    def task(self) -> str:
-        """The environment and, where there is one, the setting."""
-        return self.env if self.setting == Setting() else f"{self.env}, {self.setting.text}"
 
     @property
     def n(self) -> int:
@@ -179,11 +173,11 @@ def build_cells(runs: Iterable[Run]) -> list[Cell]:
 
 def looks_of(cells: Iterable[Cell]) -> dict[str, Look]:
     """How each label is called and drawn; by the label alone where its runs are of several kinds."""
-    titles: dict[str, set[str]] = defaultdict(set)
-    for cell in cells:
-        titles[cell.label].add(title_of(cell.label, cell.runs[0].config))
-    several = {label: title_of(label, {}) for label, found in titles.items() if len(found) > 1}
-    return looks({label: found.pop() for label, found in titles.items()} | several)
+    titles = {}
+    for label, own in grouped(cells, lambda cell: cell.label).items():
+        found = {title_of(label, cell.runs[0].config) for cell in own}
+        titles[label] = found.pop() if len(found) == 1 else title_of(label, {})
+    return looks(titles)
 
 
 def setting_of(run: Run) -> Setting:
@@ -192,18 +186,13 @@ def setting_of(run: Run) -> Setting:
 
 
 def order_environments(names: Iterable[str]) -> list[str]:
-    def rank(name: str) -> int:
-        base = name.partition("-v")[0]
-        return PAPER_ENVIRONMENTS.index(base) if base in PAPER_ENVIRONMENTS else len(PAPER_ENVIRONMENTS)
-
-    return sorted(dict.fromkeys(names), key=rank)
+    places = {name: place for place, name in enumerate(PAPER_ENVIRONMENTS)}
+    return sorted(dict.fromkeys(names), key=lambda name: places.get(name.partition("-v")[0], len(places)))
 
 
-def order_key(value: Value) -> tuple[int, float, str]:
+def order_key(value: Value) -> tuple[bool, float | str]:
     """Sorts numbers by value, before text; nothing first."""
-    if value is None:
-        return (0, 0.0, "")
-    return (2, 0.0, value) if isinstance(value, str) else (1, float(value), "")
+    return isinstance(value, str), -math.inf if value is None else value
 
 
 def _flat(config: Mapping[str, object]) -> dict[str, str]:

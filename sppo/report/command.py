@@ -5,20 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from sppo.records.published import write_runs
+from sppo.records.run_files import STUDY_FILE
 from sppo.records.studies import StudyRecords, read_records
 from sppo.records.subset import Subset, add_subset
-from sppo.report.cells import build_cells, looks_of
+from sppo.report.cells import build_cells
 from sppo.report.figures import all_figures
 from sppo.report.plots import write_sheet
-from sppo.report.provenance import Provenance, collect, publish_study_file, require, shown_path
+from sppo.report.provenance import Provenance, collect, require, shown_path
 from sppo.report.statistics import CONFIDENCE, RESAMPLES
 from sppo.report.summary import DEFAULT_BASELINES, Summary, summarise
-from sppo.report.tables import interval, number, text_table, write_tables
+from sppo.report.tables import shown, text_table, write_tables
+from sppo.report.tensorboard import build_logdir
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,20 +48,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     out = args.out or args.study / "report"
     out.mkdir(parents=True, exist_ok=True)
+    source, study_file = args.study / STUDY_FILE, out / STUDY_FILE
+    if source.is_file() and source.resolve() != study_file.resolve():
+        shutil.copyfile(source, study_file)
+    copied = shown_path(study_file) if study_file.is_file() else ""
     words = ["python", "-m", "sppo", "report", shown_path(args.study), *subset.flags.split()]
     words += ["--published", shown_path(args.published)] if args.published else []
     words += [word for name in args.baselines or () for word in ("--baseline", name)]
     summary = summarise(build_cells(study.runs), args.baselines or DEFAULT_BASELINES)
-    provenance = collect(shlex.join(words), study.runs, publish_study_file(args.study, out))
+    provenance = collect(shlex.join(words), study.runs, copied)
     _write_files(study, summary, out, provenance)
     print(_text(study, summary))
     print(f"\n{shown_path(out / 'report.html')}: figures, tables and the runs that are not in the means")
     if args.tensorboard_seeds:
-        from sppo.report.tensorboard import build_logdir
-
+        logdir = shown_path(out / "tensorboard")
         try:
-            sizes = (args.tensorboard_seeds, args.tensorboard_thin)
-            logdir = shown_path(build_logdir(summary.cells, out / "tensorboard", *sizes))
+            build_logdir(summary.cells, out / "tensorboard", args.tensorboard_seeds, args.tensorboard_thin)
         except (FileExistsError, ModuleNotFoundError) as error:
             print(f"no TensorBoard directory: {error}", file=sys.stderr)
             return 0
@@ -94,10 +99,9 @@ def _write_files(study: StudyRecords, summary: Summary, out: Path, provenance: P
     """Everything but the TensorBoard directory, and the list of it."""
     from sppo.report.html import report_page
 
-    looks = looks_of(summary.cells)
-    plots = all_figures(summary, looks)
+    plots = all_figures(summary)
     report = out / "report.html"
-    report.write_text(report_page(study, summary, looks, plots, provenance), encoding="utf-8")
+    report.write_text(report_page(study, summary, plots, provenance), encoding="utf-8")
     written = [report, *write_runs(study.runs, out), *write_tables(summary, provenance, out)]
     for plot in plots:
         written += write_sheet(plot, out, provenance.footer(plot.seeds))
@@ -116,13 +120,10 @@ def _text(study: StudyRecords, summary: Summary) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in study.counts().items() if count)
     lines = [f"{study.name}: {len(study.runs)} runs, {counts}"]
     rows = [
-        [f"{row.label} vs {row.baseline}, {row.where}", str(row.tasks), "{}:{}".format(*row.sides),
-         number(row.improvement.value, 2), interval(row.improvement, 2) or "none"]
+        [f"{row.label} vs {row.baseline}, {row.where}", str(row.tasks), shown(row.improvement, 2)]
         for row in summary.comparisons
         if row.env is None
-    ]  # fmt: skip
+    ]
     if rows:
-        lines += ["", text_table(["probability of improvement", "tasks", "n", "P", "95 % interval"], rows)]
-    if summary.notes:
-        lines += ["", *(f"note: {note}" for note in summary.notes)]
-    return "\n".join(lines)
+        lines += ["", text_table(["probability of improvement", "tasks", "P, 95 % interval"], rows)]
+    return "\n".join([*lines, *(f"note: {note}" for note in summary.notes)])

@@ -9,7 +9,7 @@ one, else the last ``rollout/ep_rew_mean``; ``--tag`` chooses another scalar.
 from __future__ import annotations
 
 import argparse
-import os
+import glob
 import re
 import shlex
 import sys
@@ -18,21 +18,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sppo.records.run_files import read_config
+from sppo.records.run_files import run_directories
 from sppo.records.runs import Run
 from sppo.report.cells import Cell, build_cells, grouped, looks_of
-from sppo.report.events import BOOKKEEPING_SUFFIX, MARKER, RETURN_TAG, read_scalars
-from sppo.report.figures import logged_figure
+from sppo.report.figures import curves_figure
 from sppo.report.plots import write_sheet
 from sppo.report.provenance import installed, require, shown_path
-from sppo.report.statistics import FEW_RUNS
-from sppo.report.summary import Comparison, summarise
-from sppo.report.tables import NOTHING, shown, text_table, write_csv
+from sppo.report.statistics import FEW_RUNS, Estimate
+from sppo.report.summary import summarise
+from sppo.report.tables import shown, text_table, write_csv
+from sppo.report.tensorboard import BOOKKEEPING_SUFFIX, EVENT_FILES, RETURN_TAG, read_scalars
 
 #: best first: evaluations are of the deterministic policy, rollouts of the one that explores
 REWARD_TAGS = ("eval/mean_reward", RETURN_TAG, "rollout/ep_rew_mean")
-#: the algorithms on each task, and how they compare with the baseline
-Compared = Mapping[Cell, Comparison | None]
+#: an algorithm on a task, its difference from the baseline and its probability of improvement over it
+Compared = Sequence[tuple[Cell, Estimate, Estimate]]
 
 _HEADER = (
     "task algorithm tag runs n last_step_lowest last_step_highest mean mean_low mean_high iqm iqm_low "
@@ -58,12 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         require("tensorboard", extra="tensorboard")
         if not args.no_files:
             require("matplotlib", "jinja2", extra="plot")
-        tag, runs = read_logged(find_runs(args.logdir), args.tag, args.step)
-        rows = compare_cells(build_cells(runs), args.baseline)
+        tag, runs = read_runs(args.logdir, args.tag, args.step)
+        cells = build_cells(runs)
+        rows = compare_cells(cells, args.baseline)
     except (FileNotFoundError, LookupError, ModuleNotFoundError) as error:
         print(f"error: {error.args[0] if error.args else error}", file=sys.stderr)
         return 2
-    notes = list(_notes(rows, args.baseline, args.step))
+    notes = list(_notes(cells, args.baseline, args.step))
     print(f"{tag}, {'last value of each run' if args.step is None else f'at step {args.step}'}\n")
     print(_table(rows), *(f"note: {note}" for note in notes), sep="\n")
     if not args.no_files:
@@ -75,34 +76,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def find_runs(logdir: Path) -> list[Run]:
-    """All runs below a directory, by name and without values as yet.
+def read_runs(logdir: Path, wanted: str | None = None, step: int | None = None) -> tuple[str, list[Run]]:
+    """The scalar that is compared, and the runs below a directory with their values of it.
 
-    Their ``hash`` is their path; a study's runs have their configurations, others what their path says.
+    All runs are compared by one scalar: the first of :data:`REWARD_TAGS` that all of them have, or that
+    most of them have. A run that has a value, and one at ``step``, is ``completed``; ``hash`` is its path.
     """
-    if not logdir.is_dir():
-        raise FileNotFoundError(f"no log directory {logdir}")
-    paths = {}
-    for folder, below, files in os.walk(logdir, followlinks=True):
-        # a report inside the directory repeats its runs
-        below[:] = [name for name in below if not Path(folder, name, MARKER).exists()]
-        if any("tfevents" in file and not file.endswith(BOOKKEEPING_SUFFIX) for file in files):
-            paths[Path(folder).relative_to(logdir).as_posix()] = Path(folder)
-    if not paths:
-        raise FileNotFoundError(f"no TensorBoard event files in {logdir}")
-    tasks = {split_name(name)[0] for name in paths}
-    shared = os.path.commonpath(tasks) if len(tasks) > 1 and all("/" in task for task in tasks) else ""
+    tags = (wanted,) if wanted else REWARD_TAGS
+    logged = {folder: read_scalars(folder, tags) for folder in _folders(logdir)}
+    best = max(tags, key=lambda tag: sum(tag in series for series in logged.values()))
+    ends = [int(series[best].steps[-1]) for series in logged.values() if best in series]
+    if not ends:
+        raise LookupError(f"no run has the scalar {' or '.join(tags)}; --tag names another one")
+    if step is not None and step > max(ends):
+        raise LookupError(f"--step {step}: the runs end between step {min(ends)} and {max(ends)}")
     counts = Counter[tuple[str, str]]()
     runs = []
-    for name, path in sorted(paths.items()):
-        config = _study_config(path)
-        if config is None:
-            task, algorithm = split_name(name if path != logdir else path.resolve().name)
-            seed = counts[task, algorithm]
-            config = {"env": task.removeprefix(shared).lstrip("/"), "algorithm": algorithm, "seed": seed}
-            counts[task, algorithm] += 1
-        runs.append(Run(name, config, "missing", path=path))
-    return runs
+    for folder, series in logged.items():
+        name = folder.relative_to(logdir).as_posix()
+        task, algorithm = split_name(name if folder != logdir else logdir.resolve().name)
+        config = {"env": task, "algorithm": algorithm, "seed": counts[task, algorithm]}
+        counts[task, algorithm] += 1
+        run = Run(name, config, "missing", path=folder)
+        if best in series and (step is None or series[best].steps[0] <= step <= series[best].steps[-1]):
+            steps, values = series[best]
+            kept = len(steps) if step is None else int((steps <= step).sum())
+            run = replace(run, status="completed", timesteps=steps[:kept], returns=values[:kept])
+        runs.append(run)
+    return best, runs
+
+
+def _folders(logdir: Path) -> list[Path]:
+    """With event files of runs."""
+    if not logdir.is_dir():
+        raise FileNotFoundError(f"no log directory {logdir}")
+    if run_directories(logdir):
+        raise FileNotFoundError(f"{logdir} is a study: python -m sppo report {logdir}")
+    # unlike pathlib's, this pattern follows links to directories
+    found = map(Path, glob.glob(f"{glob.escape(str(logdir))}/**/{EVENT_FILES}", recursive=True))
+    folders = sorted({file.parent for file in found if not file.name.endswith(BOOKKEEPING_SUFFIX)})
+    if not folders:
+        raise FileNotFoundError(f"no TensorBoard event files in {logdir}")
+    return folders
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -113,59 +128,25 @@ def split_name(name: str) -> tuple[str, str]:
     return "/".join(parts[:-1]), re.sub(r"(?<=.)[_-]\d+$", "", parts[-1])
 
 
-def read_logged(runs: Sequence[Run], wanted: str | None, step: int | None) -> tuple[str, list[Run]]:
-    """The scalar that is compared, and the runs with their values of it.
-
-    All runs are compared by one scalar: the first of :data:`REWARD_TAGS` that all of them have, or that
-    most of them have. A run that has a value, and one at ``step``, is ``completed``.
-    """
-    tags = (wanted,) if wanted else REWARD_TAGS
-    logged = [read_scalars(run.path or Path(), tags) for run in runs]
-    best = max(tags, key=lambda tag: sum(tag in series for series in logged))
-    ends = [int(series[best].steps[-1]) for series in logged if best in series]
-    if not ends:
-        raise LookupError(f"no run has the scalar {' or '.join(tags)}; --tag names another one")
-    if step is not None and step > max(ends):
-        raise LookupError(f"--step {step}: the runs end between step {min(ends)} and {max(ends)}")
-    found = []
-    for run, series in zip(runs, logged, strict=True):
-        if best in series and (step is None or series[best].steps[0] <= step <= series[best].steps[-1]):
-            steps, values = series[best]
-            kept = len(steps) if step is None else int((steps <= step).sum())
-            run = replace(run, status="completed", timesteps=steps[:kept], returns=values[:kept])
-        found.append(run)
-    return best, found
-
-
-def _study_config(path: Path) -> Mapping[str, object] | None:
-    """The configuration of the study's run that a directory lies in."""
-    for parent in (path, *path.parents[:2]):
-        config = read_config(parent)
-        if config is not None and {"env", "algorithm"} <= config.keys() and type(config.get("seed")) is int:
-            return config
-    return None
-
-
 def compare_cells(cells: Sequence[Cell], baseline: str) -> Compared:
     """Each algorithm on each task.
 
     :param baseline: algorithm to compare with, whatever its case
     :raises LookupError: if there is no run of it
     """
-    names = list(dict.fromkeys(cell.label.partition(" (")[0] for cell in cells))
+    names = list(dict.fromkeys(cell.label for cell in cells))
     baselines = [name for name in names if name.lower() == baseline.lower()]
     if not baselines:
         raise LookupError(f"--baseline {baseline}: the runs are of {', '.join(names)}")
-    found = {row.cells[0]: row for row in summarise(cells, baselines).comparisons if row.env is not None}
-    return {cell: found.get(cell) for cell in cells}
+    rows = [row for row in summarise(cells, baselines).comparisons if row.env is not None]
+    found = {row.cells[0]: (row.difference, row.improvement) for row in rows}
+    return [(cell, *found.get(cell, (Estimate(), Estimate()))) for cell in cells]
 
 
 def _table(rows: Compared) -> str:
-    several = len({cell.task for cell in rows}) > 1
     lines = []
-    for cell, against in rows.items():
-        name = f"{cell.task}: {cell.label}" if several else cell.label
-        gap, better = (against.difference, against.improvement) if against else (None, None)
+    for cell, gap, better in rows:
+        name = f"{cell.env}: {cell.label}" if cell.env else cell.label
         lines.append([name, cell.tally(), shown(cell.mean), shown(gap), shown(better, 2)])
     return text_table(["algorithm", "n", "final, 95 % interval", "minus baseline", "P(better)"], lines)
 
@@ -175,11 +156,11 @@ def last_steps(*cells: Cell) -> list[int]:
     return sorted(int(run.timesteps[-1]) for cell in cells for run in cell.completed)
 
 
-def _notes(rows: Compared, baseline: str, step: int | None) -> Iterator[str]:
-    for task, own in grouped(rows, lambda cell: cell.task).items():
+def _notes(cells: Sequence[Cell], baseline: str, step: int | None) -> Iterator[str]:
+    for task, own in grouped(cells, lambda cell: cell.env).items():
         where = f"{task}: " if task else ""
         names = [cell.label for cell in own]
-        if not any(name.partition(" (")[0].lower() == baseline.lower() for name in names):
+        if baseline.lower() not in map(str.lower, names):
             yield f"{where}no run of the baseline {baseline!r} (found: {', '.join(names)})"
         ends = last_steps(*own)
         if step is None and ends and ends[0] < 0.95 * ends[-1]:
@@ -198,20 +179,19 @@ def _write(rows: Compared, tag: str, notes: Sequence[str], out: Path, command: s
 
     out.mkdir(parents=True, exist_ok=True)
     versions = installed("sppo", "tensorboard", "numpy", "matplotlib")
-    ends: Mapping[Cell, Sequence[int | None]] = {cell: last_steps(cell) or [None] for cell in rows}
+    cells = [cell for cell, _, _ in rows]
+    ends: Mapping[Cell, Sequence[int | None]] = {cell: last_steps(cell) or [None] for cell in cells}
     lines = (
         (
-            cell.task, cell.label, tag, len(cell.runs), cell.n, ends[cell][0], ends[cell][-1], *cell.mean,
-            *cell.iqm, *((against and against.difference) or NOTHING),
-            *(against.improvement if against else NOTHING), " ".join(run.hash for run in cell.runs),
-            versions, command,
+            cell.env, cell.label, tag, len(cell.runs), cell.n, ends[cell][0], ends[cell][-1], *cell.mean,
+            *cell.iqm, *gap, *better, " ".join(run.hash for run in cell.runs), versions, command,
         )
-        for cell, against in rows.items()
+        for cell, gap, better in rows
     )  # fmt: skip
     write_csv(out / "compare.csv", _HEADER.split(), lines)
-    looks = looks_of(rows)
-    plot = logged_figure(list(rows), looks, tag)
-    count = sum(len(cell.runs) for cell in rows)
+    looks = looks_of(cells)
+    plot = curves_figure("compare", f"Learning curves: {tag}", cells, looks, tag)
+    count = sum(len(cell.runs) for cell in cells)
     footer = f"Made by: {command} | {versions} | {count} runs, seeds are not in event files"
     values = {"rows": rows, "looks": looks, "notes": notes, "plot": plot, "footer": footer, "ends": ends}
     page = render("compare.html", f"Comparison by {tag}", [plot], **values)

@@ -7,26 +7,29 @@ colours that are not taken. No module is imported for a name that is found in re
 
 from __future__ import annotations
 
-import colorsys
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
 
 from sppo.surrogates import REGISTRY, Surrogate
 
+#: a name of matplotlib's, or where dashes begin and how long they and their gaps are
+Dashes = Literal["-"] | tuple[float, tuple[float, ...]]
+
 #: of Okabe and Ito's colour-blind-safe palette, which the surrogates' own colours are from as well
 _PALETTE = ("#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7f7f7f", "#b8a800", "#e69f00", "#0072b2")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+#: eleven, which shares no divisor with a number of colours: one that comes again has another marker
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
 
 
-@dataclass(frozen=True)
-class Look:
-    """Title, colour and marker of one algorithm."""
+class Look(NamedTuple):
+    """How a line is drawn, and what a legend calls it."""
 
     title: str
     colour: str
-    marker: str
+    marker: str = ""
+    line: Dashes = "-"
 
 
 def _surrogate_named(label: str) -> type[Surrogate] | None:
@@ -57,26 +60,18 @@ def order_labels(names: Iterable[str]) -> list[str]:
 
 
 def looks(titles: Mapping[str, str]) -> dict[str, Look]:
-    """Label -> how it is drawn, no colour twice; ``titles`` has a title for every label."""
+    """Label -> how it is drawn, in the order of :func:`order_labels`; ``titles`` has a title for each."""
     ordered = order_labels(titles)
     own: dict[str, str] = {}
     for label in ordered:
         surrogate = _surrogate_named(label)
         if surrogate and surrogate.colour not in own.values():
             own[label] = surrogate.colour
-    free = (colour for colour in _colours() if colour not in own.values())
+    free = itertools.cycle([colour for colour in _PALETTE if colour not in own.values()] or _PALETTE)
     return {
         label: Look(titles[label], own.get(label) or next(free), marker)
         for label, marker in zip(ordered, itertools.cycle(_MARKERS), strict=False)
     }
-
-
-def _colours() -> Iterator[str]:
-    yield from _PALETTE
-    for number in itertools.count():
-        # steps of the golden ratio never come back to a hue
-        colour = colorsys.hls_to_rgb(0.618034 * number % 1, 0.45, 0.6)
-        yield "#" + "".join(f"{round(255 * part):02x}" for part in colour)
 
 
 def _variant(surrogate: type[Surrogate], parameters: object) -> str:

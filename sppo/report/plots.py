@@ -8,66 +8,40 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from sppo.report.labels import Look, order_labels
+from sppo.report.labels import Look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: a name of matplotlib's, or where dashes begin and how long they and their gaps are
-Dashes = Literal["-"] | tuple[float, tuple[float, ...]]
+#: what is drawn in one pair of axes
+Draw = Callable[["Axes"], None]
 
 #: replaced by ``currentColor`` and by a CSS variable in the HTML pages, to follow light and dark
 INK, RULE = "#1b1f24", "#c9ced6"
-FAINT = "#6a737d"
 _STYLE = Path(__file__).with_name("report.mplstyle")
 
 
 @dataclass(frozen=True)
-class Panel:
-    """One pair of axes, and what is drawn there."""
-
-    title: str
-    draw: Callable[[Axes], None]
-
-
-@dataclass(frozen=True)
-class Key:
-    """One entry of a legend."""
-
-    text: str
-    colour: str = INK
-    line: Dashes = "-"
-    marker: str = ""
-
-
-@dataclass(frozen=True)
 class Plot:
-    """A figure: panels in rows, what their lines mean, and a caption that says what is shown."""
+    """A figure: panels by title, in rows, what their lines mean, and a caption that says what is shown."""
 
     name: str
     title: str
     caption: str
-    panels: Sequence[Panel]
-    keys: Sequence[Key]
+    panels: Mapping[str, Draw]
+    keys: Sequence[Look]
     x_label: str = "environment steps"
     y_label: str = "return"
     seeds: tuple[int, ...] = ()
     panel_size: tuple[float, float] = (3.0, 2.2)
     columns: int = 3
-
-
-def label_keys(labels: Iterable[str], looks: Mapping[str, Look]) -> list[Key]:
-    ordered = (looks[label] for label in order_labels(labels))
-    return [Key(look.title, look.colour, marker=look.marker) for look in ordered]
 
 
 def write_sheet(plot: Plot, out: Path, footer: str, formats: Sequence[str] = ("png", "pdf")) -> list[Path]:
@@ -90,27 +64,17 @@ def write_sheet(plot: Plot, out: Path, footer: str, formats: Sequence[str] = ("p
     return [out / f"{plot.name}.{ending}" for ending in formats]
 
 
-def panel_svgs(plot: Plot) -> list[tuple[str, str]]:
-    """Each panel's title, and the panel as an SVG element that takes its colours from the page."""
+def panel_svgs(plot: Plot) -> dict[str, str]:
+    """Each panel by its title, as an SVG element that takes its colours from the page."""
     import matplotlib.style as mpl_style
 
     with mpl_style.context([_STYLE, {"svg.fonttype": "none", "svg.hashsalt": plot.name}]):
-        return [(panel.title, _svg(plot, panel)) for panel in plot.panels]
+        return {title: _svg(plot, title) for title in plot.panels}
 
 
 def css_colour(colour: str) -> str:
     """What stands for a colour in a page, which has another shade of it for dark screens."""
     return {INK: "currentColor", RULE: "var(--rule)"}.get(colour, f"var(--c{colour[1:]})")
-
-
-def marker_outline(marker: str) -> str:
-    """A marker as the path of an SVG, seven wide, so that a page's legend shows what its panels show."""
-    from matplotlib.markers import MarkerStyle
-
-    style = MarkerStyle(marker)
-    path = style.get_path().transformed(style.get_transform())
-    corners = np.asarray(path.to_polygons()[0]) * (7, -7)
-    return "M" + " ".join(f"{x:.1f},{y:.1f}" for x, y in corners) + "Z"
 
 
 def _sheet(plot: Plot, footer: str) -> Figure:
@@ -126,18 +90,19 @@ def _sheet(plot: Plot, footer: str) -> Figure:
     height = plot.panel_size[1] * rows + 0.85 + 0.13 * len(below)
     figure = Figure(figsize=(inches, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flat
-    for number, (ax, panel) in enumerate(zip(axes, plot.panels, strict=False)):
-        panel.draw(ax)
+    for number, (ax, (title, draw)) in enumerate(zip(axes, plot.panels.items(), strict=False)):
+        draw(ax)
         lowest = number + columns >= len(plot.panels)
-        ax.set(title=panel.title, xlabel=plot.x_label if lowest else "")
+        ax.set(title=title, xlabel=plot.x_label if lowest else "")
         ax.set_ylabel("" if number % columns else plot.y_label)
     for ax in axes[len(plot.panels) :]:
         ax.set_axis_off()
     handles = [
-        Line2D([], [], color=key.colour, linestyle=key.line, marker=key.marker or None, label=key.text)
+        Line2D([], [], color=key.colour, linestyle=key.line, marker=key.marker or None, label=key.title)
         for key in plot.keys
     ]
-    per_row = _per_row([key.text for key in plot.keys], inches)
+    # an entry of the legend takes 0.6 inches, and 0.07 for each letter
+    per_row = max(1, int(inches / (0.6 + 0.07 * max(len(key.title) for key in plot.keys))))
     # to be read row by row: matplotlib fills columns
     by_column = [handle for first in range(per_row) for handle in handles[first::per_row]]
     figure.legend(handles=by_column, loc="outside upper center", ncols=per_row, frameon=False)
@@ -145,16 +110,7 @@ def _sheet(plot: Plot, footer: str) -> Figure:
     return figure
 
 
-def _per_row(texts: Sequence[str], inches: float) -> int:
-    """How many entries of a legend fit side by side: a column takes 0.6 inches, and 0.07 for each letter."""
-    for count in range(len(texts), 1, -1):
-        letters = sum(max(map(len, texts[first::count])) for first in range(count))
-        if 0.6 * count + 0.07 * letters <= inches:
-            return count
-    return 1
-
-
-def _svg(plot: Plot, panel: Panel) -> str:
+def _svg(plot: Plot, title: str) -> str:
     """Matplotlib's SVG document as an inline element: accessible, scalable, coloured by the page."""
     from matplotlib.figure import Figure
 
@@ -163,13 +119,13 @@ def _svg(plot: Plot, panel: Panel) -> str:
     figure = Figure(figsize=size, layout="constrained", facecolor="none")
     ax = figure.subplots()
     ax.patch.set_alpha(0)
-    panel.draw(ax)
+    plot.panels[title](ax)
     ax.set(xlabel=plot.x_label, ylabel=plot.y_label)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     box = re.findall(r'viewBox="[^"]+"', text)[0]
-    alt = escape(f"{plot.title}: {panel.title}")
+    alt = escape(f"{plot.title}: {title}")
     opening = f'<svg {box} xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{alt}">'
     body = opening + re.sub(r"^.*?<svg[^>]*>|<metadata>.*?</metadata>", "", text, flags=re.S)
     # only definitions are referred to by id; the groups' ids would repeat from panel to panel

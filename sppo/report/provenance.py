@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import shlex
-import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sppo.records.run_files import STUDY_FILE
 from sppo.records.runs import Run
 from sppo.records.subset import format_seeds
 from sppo.report.cells import AXES, Cell, grouped
@@ -57,11 +55,9 @@ def installed(*packages: str) -> str:
 def require(*packages: str, extra: str) -> None:
     """Raise an error that names the extra if a package is not there, before minutes are spent on reading."""
     for package in packages:
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
+        if importlib.util.find_spec(package) is None:
             hint = f'pip install ".[{extra}]" in the checkout'
-            raise ModuleNotFoundError(f"{package} is not installed: {hint}") from error
+            raise ModuleNotFoundError(f"{package} is not installed: {hint}")
 
 
 def shown_path(path: Path) -> str:
@@ -76,14 +72,6 @@ def seeds_text(seeds: Iterable[int]) -> str:
     groups = grouped(enumerate(sorted(set(seeds))), lambda pair: pair[1] - pair[0]).values()
     runs = [[str(seed) for _, seed in group] for group in groups]
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
-
-
-def publish_study_file(study_dir: Path, out: Path) -> str:
-    """Copy the study's file beside its report; returns its path as a reader writes it, or nothing."""
-    source, copy = study_dir / STUDY_FILE, out / STUDY_FILE
-    if source.is_file() and not (copy.exists() and copy.samefile(source)):
-        shutil.copyfile(source, copy)
-    return shown_path(copy) if copy.is_file() else ""
 
 
 def rerun_command(cell: Cell, study_file: str) -> str:

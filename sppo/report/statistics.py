@@ -39,7 +39,7 @@ _TAILS = (50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE))
 class Estimate(NamedTuple):
     """A statistic and its interval; the bounds are NaN where the runs do not allow one."""
 
-    value: float
+    value: float = float("nan")
     low: float = float("nan")
     high: float = float("nan")
 
@@ -62,9 +62,7 @@ def mean_interval(samples: ArrayLike) -> tuple[Array, Array, Array]:
 
 def mean_estimate(values: ArrayLike) -> Estimate:
     """Mean of single values and its Student-t interval; not a number without any."""
-    if not np.size(values):
-        return Estimate(float("nan"))
-    return Estimate(*(float(bound) for bound in mean_interval(values)))
+    return Estimate(*map(float, mean_interval(values))) if np.size(values) else Estimate()
 
 
 def difference(x: ArrayLike, y: ArrayLike) -> Estimate:
@@ -77,7 +75,7 @@ def weighted_sum(strata: Strata, weights: Sequence[float]) -> Estimate:
 
     The degrees of freedom are Welch and Satterthwaite's; there is no interval if a stratum has one value.
     """
-    samples = [np.asarray(x, dtype=np.float64) for x in strata]
+    samples = _strata(strata)
     value = float(sum(w * x.mean() for w, x in zip(weights, samples, strict=True)))
     if min(len(x) for x in samples) < 2:
         return Estimate(value)
@@ -129,8 +127,6 @@ def probability_of_improvement(x: Strata, y: Strata, resamples: int = RESAMPLES,
     are resampled independently, within each task.
     """
     xs, ys = _strata(x), _strata(y)
-    if len(xs) != len(ys):
-        raise ValueError(f"X has {len(xs)} tasks and Y has {len(ys)}: they must be the same tasks")
     wins = [np.sign(a[:, None] - b[None, :]) / 2 + 0.5 for a, b in zip(xs, ys, strict=True)]
     point = float(np.mean([w.mean() for w in wins]))
     if min(len(s) for s in (*xs, *ys)) < 2:
@@ -167,12 +163,7 @@ def performance_profile(
 
 
 def _strata(scores: Strata) -> list[Array]:
-    strata = [np.asarray(x, dtype=np.float64) for x in scores]
-    if not strata or any(x.ndim != 1 or not len(x) for x in strata):
-        raise ValueError("scores must be one non-empty 1-d array per task")
-    if not all(np.isfinite(x).all() for x in strata):
-        raise ValueError("scores must be finite")
-    return strata
+    return [np.asarray(x, dtype=np.float64) for x in scores]
 
 
 def _counts(rng: np.random.Generator, n: int, resamples: int) -> Array:

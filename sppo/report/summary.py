@@ -15,8 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from sppo.report import statistics
-from sppo.report.cells import Cell, Setting, grouped, order_key, seeds_of
-from sppo.report.labels import order_labels
+from sppo.report.cells import Cell, Setting, grouped, looks_of, order_key
+from sppo.report.labels import Look, order_labels
 from sppo.report.statistics import Array, Estimate
 
 #: direct-representation algorithms that the others are compared with, where both ran the same setting
@@ -41,10 +41,6 @@ class Row:
     cells: Cells
 
     @property
-    def seeds(self) -> tuple[int, ...]:
-        return seeds_of(self.cells)
-
-    @property
     def n(self) -> int:
         return sum(cell.n for cell in self.cells)
 
@@ -53,7 +49,7 @@ class Row:
 class Comparison(Row):
     """An algorithm against its baseline on one task, or pooled over several (then ``env`` is ``None``).
 
-    ``difference`` is of mean final returns and given for single tasks only, where the scale is one.
+    ``difference`` is of mean final returns, and a number for single tasks only, where the scale is one.
     """
 
     baseline: str
@@ -61,7 +57,7 @@ class Comparison(Row):
     tasks: int
     #: how many runs of the algorithm, and of its baseline
     sides: tuple[int, int]
-    difference: Estimate | None
+    difference: Estimate
     improvement: Estimate
 
 
@@ -95,6 +91,10 @@ class Summary:
     bounds: Bounds
     notes: tuple[str, ...]
 
+    @cached_property
+    def looks(self) -> dict[str, Look]:
+        return looks_of(self.cells)
+
 
 def summarise(cells: Sequence[Cell], baselines: Sequence[str] = DEFAULT_BASELINES) -> Summary:
     """All tables of a study's cells."""
@@ -126,10 +126,9 @@ def summarise(cells: Sequence[Cell], baselines: Sequence[str] = DEFAULT_BASELINE
 
 def normalisation_bounds(cells: Iterable[Cell]) -> Bounds:
     """Lowest and highest final return of any completed run, per environment."""
-    finals: dict[str, list[float]] = {}
-    for cell in cells:
-        finals.setdefault(cell.env, []).extend(cell.finals.tolist())
-    return {env: (min(found), max(found)) for env, found in finals.items() if found}
+    by_env = grouped((cell for cell in cells if cell.n), lambda cell: cell.env)
+    finals = {env: np.concatenate([cell.finals for cell in own]) for env, own in by_env.items()}
+    return {env: (float(found.min()), float(found.max())) for env, found in finals.items()}
 
 
 def _comparisons(cells: Sequence[Cell], baselines: Sequence[str], notes: Notes) -> Iterator[Comparison]:
@@ -162,7 +161,7 @@ def _compare(where: str, pairs: Sequence[Cells], env: str | None = None) -> Comp
         env=env,
         tasks=len(pairs),
         sides=(sum(cell.n for cell in mine), sum(cell.n for cell in theirs)),
-        difference=None if env is None else statistics.difference(x[0], y[0]),
+        difference=Estimate() if env is None else statistics.difference(x[0], y[0]),
         improvement=statistics.probability_of_improvement(x, y),
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple
 from pathlib import Path
 
 from sppo.records.runs import STATUSES
@@ -14,58 +13,55 @@ from sppo.report.provenance import Provenance, rerun_command, seeds_text
 from sppo.report.statistics import Estimate
 from sppo.report.summary import THRESHOLDS, Summary
 
-#: what stands in the columns of an estimate that there is not
-NOTHING = (None, None, None)
-
 
 def write_tables(summary: Summary, provenance: Provenance, out: Path) -> list[Path]:
     """One CSV file per table; the last three columns of each row say where it comes from."""
     bounds = "; ".join(f"{env}: {low!r} to {high!r}" for env, (low, high) in summary.bounds.items())
-    tables: dict[str, tuple[str, Iterable[tuple[Iterable[Cell], Sequence[object]]]]] = {
+
+    def source(*cells: Cell) -> tuple[str, str, str]:
+        return seeds_text(seeds_of(cells)), provenance.versions, provenance.command
+
+    tables: dict[str, tuple[str, Iterable[Sequence[object]]]] = {
         "final_returns.csv": (
             f"env algorithm m epsilon eta steps planned {' '.join(STATUSES)} mean mean_low mean_high "
             "iqm iqm_low iqm_high lowest highest rerun",
-            (([cell], _final(cell, provenance.study_file)) for cell in summary.cells),
+            ((*_final(cell, provenance.study_file), *source(cell)) for cell in summary.cells),
         ),
         "comparisons.csv": (
             "algorithm baseline env setting tasks n n_baseline difference difference_low difference_high "
             "probability probability_low probability_high",
             (
-                (row.cells, (row.label, row.baseline, "all" if row.env is None else row.env, row.where,
-                 row.tasks, *row.sides, *(row.difference or NOTHING), *row.improvement))
+                (row.label, row.baseline, "all" if row.env is None else row.env, row.where, row.tasks,
+                 *row.sides, *row.difference, *row.improvement, *source(*row.cells))
                 for row in summary.comparisons
             ),
         ),
         "iqm.csv": (
             "algorithm setting tasks runs iqm iqm_low iqm_high normalisation",
             (
-                (row.cells, (row.label, row.where, len(row.cells), row.n, *row.iqm, bounds))
+                (row.label, row.where, len(row.cells), row.n, *row.iqm, bounds, *source(*row.cells))
                 for row in summary.aggregates
             ),
         ),
         "profiles.csv": (
             "algorithm m tasks runs score fraction_above low high",
             (
-                (row.cells, (row.label, row.cells[0].setting.n_epochs, len(row.cells), row.n,
-                 round(float(tau), 4), *found))
+                (row.label, row.cells[0].setting.n_epochs, len(row.cells), row.n, round(float(tau), 4),
+                 *found, *source(*row.cells))
                 for row in summary.profiles
                 for tau, *found in zip(THRESHOLDS, *row.profile, strict=True)
             ),
         ),
     }  # fmt: skip
     for name, (header, rows) in tables.items():
-        sourced = (
-            (*row, seeds_text(seeds_of(cells)), provenance.versions, provenance.command)
-            for cells, row in rows
-        )
-        write_csv(out / name, (*header.split(), "seeds", "versions", "command"), sourced)
+        write_csv(out / name, f"{header} seeds versions command".split(), rows)
     return [out / name for name in tables]
 
 
 def _final(cell: Cell, study_file: str) -> Sequence[object]:
     counts = Counter(run.status for run in cell.runs)
     return (
-        cell.env, cell.label, *astuple(cell.setting), cell.steps, len(cell.runs),
+        cell.env, cell.label, *cell.setting, cell.steps, len(cell.runs),
         *(counts[status] for status in STATUSES), *cell.mean, *cell.iqm,
         *((cell.finals.min(), cell.finals.max()) if cell.n else (None, None)),
         rerun_command(cell, study_file),
@@ -107,8 +103,6 @@ def interval(estimate: Estimate, digits: int | None = None) -> str:
     return f"[{number(estimate.low, digits)}, {number(estimate.high, digits)}]"
 
 
-def shown(estimate: Estimate | None, digits: int | None = None) -> str:
+def shown(estimate: Estimate, digits: int | None = None) -> str:
     """The number and its interval, as far as there are any."""
-    if estimate is None:
-        return ""
     return f"{number(estimate.value, digits)} {interval(estimate, digits)}".rstrip()

@@ -1,4 +1,4 @@
-"""A study as a TensorBoard log directory with readable run names, a layout and hyperparameters.
+"""TensorBoard: event files read and written, a study as a log directory with layout and hyperparameters.
 
 ::
 
@@ -19,27 +19,33 @@ import os
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sppo.records.run_files import CONFIG, TENSORBOARD
+from sppo.records.run_files import TENSORBOARD
 from sppo.records.runs import Run
-from sppo.report import events
-from sppo.report.cells import AXES, Cell, Setting, grouped
-from sppo.report.events import read_scalars, scalar, write_events
+from sppo.report.cells import Cell, Setting, grouped
 from sppo.report.provenance import require
 from sppo.report.statistics import mean_interval
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
+EVENT_FILES = "*tfevents*"
+#: the scalar that a report's log directory has a run's evaluations under
+RETURN_TAG = "evaluation/mean_return"
+#: marks a directory as made by a report, so that it may be replaced
+MARKER = ".made-by-sppo-report"
+#: ends the names of event files that belong to no run: layout, means
+BOOKKEEPING_SUFFIX = ".bookkeeping"
 #: TensorBoard reads a directory's files in the order of their names and stays at the last one, which
 #: must be the run's own while it is still being written
 _OWN_FILE = "events.out.tfevents.0000000000.report"
-_BOOKKEEPING_FILE = f"events.out.tfevents.0000000000{events.BOOKKEEPING_SUFFIX}"
+_BOOKKEEPING_FILE = f"events.out.tfevents.0000000000{BOOKKEEPING_SUFFIX}"
 _THINNED_FILE = "events.out.tfevents.0000000001.thinned"
 #: what a thinned run keeps beside its evaluations
 THINNED_TAGS = (
@@ -51,7 +57,60 @@ THINNED_TAGS = (
 _BOUNDS = ("return", "low", "high")
 
 
-def build_logdir(cells: Sequence[Cell], out: Path, seeds_per_cell: int, thin: int = 0) -> Path:
+class Series(NamedTuple):
+    """One scalar over training: increasing steps and their values."""
+
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+def read_scalars(directory: Path, tags: Collection[str]) -> dict[str, Series]:
+    """The wanted scalars of all event files in a directory.
+
+    A file is read up to its first record that is not whole: of a run that is being written or was killed, or
+    damaged. Where a step occurs twice the later record counts, as after a resume.
+    """
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+    from tensorboard.util.tensor_util import make_ndarray
+
+    points: dict[str, dict[int, float]] = defaultdict(dict)
+    for path in sorted(directory.glob(EVENT_FILES)):
+        for event in LegacyEventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                # a scalar as SB3 and torch write it, or as TensorFlow 2 and tensorboard.summary do
+                kind = value.WhichOneof("value")
+                if value.tag not in tags or kind not in ("simple_value", "tensor"):
+                    continue
+                number = make_ndarray(value.tensor) if kind == "tensor" else np.array(value.simple_value)
+                if number.size == 1 and number.dtype.kind in "fiu":
+                    points[value.tag][event.step] = float(number.item())
+    return {
+        tag: Series(np.array(sorted(found)), np.array([found[step] for step in sorted(found)]))
+        for tag, found in points.items()
+    }
+
+
+def write_events(path: Path, summaries: Iterable[tuple[int, Summary]]) -> None:
+    """Write an event file with one event per ``(step, summary)``; no clock, so that git sees no change."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        writer = RecordWriter(file)
+        writer.write(Event(file_version="brain.Event:2").SerializeToString())
+        for step, summary in summaries:
+            writer.write(Event(step=step, summary=summary).SerializeToString())
+
+
+def scalar(tag: str, value: float) -> Summary:
+    """A summary of one scalar, in the form that SB3's logger writes."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    return Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+
+
+def build_logdir(cells: Sequence[Cell], out: Path, seeds_per_cell: int, thin: int = 0) -> None:
     """Build the log directory; an earlier one made by this function is replaced.
 
     :param seeds_per_cell: how many runs of each cell are linked; the means are over all completed runs
@@ -59,21 +118,18 @@ def build_logdir(cells: Sequence[Cell], out: Path, seeds_per_cell: int, thin: in
     """
     require("tensorboard", extra="tensorboard")
     if out.exists() and any(out.iterdir()):
-        if not (out / events.MARKER).exists():
+        if not (out / MARKER).exists():
             raise FileExistsError(f"{out} is not empty and was not made by a report; choose another place")
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
-    (out / events.MARKER).write_text("Made from a study's records; replaced by the next report.\n")
-    chosen = [(c, run) for c in cells for run in c.runs[:seeds_per_cell] if run.status != "missing"]
-    for cell, run in chosen:
-        _write_run(run, out / "runs", run_name(cell, run), thin)
+    (out / MARKER).write_text("Made from a study's records; replaced by the next report.\n")
+    for cell in cells:
+        for run in cell.runs[:seeds_per_cell]:
+            if run.status != "missing":
+                _write_run(run, out / "runs", run_name(cell, run), thin)
     for label, own in grouped((cell for cell in cells if cell.n), lambda cell: cell.label).items():
-        began = _wall_time(own[0].completed[0])
-        write_events(out / "means" / _safe(label) / _BOOKKEEPING_FILE, _mean_summaries(own), began)
-    newest = max((_wall_time(run) for _, run in chosen), default=0.0)
-    write_events(out / "means" / _BOOKKEEPING_FILE, [(0, layout(cells))], newest)
-    write_events(out / "runs" / _BOOKKEEPING_FILE, [(0, _experiment(run for _, run in chosen))], newest)
-    return out
+        write_events(out / "means" / _safe(label) / _BOOKKEEPING_FILE, _mean_summaries(own))
+    write_events(out / "means" / _BOOKKEEPING_FILE, [(0, _layout(cells))])
 
 
 def run_name(cell: Cell, run: Run) -> str:
@@ -81,7 +137,7 @@ def run_name(cell: Cell, run: Run) -> str:
     return f"{_safe(cell.env)}/{_safe(cell.setting.slug)}/{_safe(cell.label)}/seed={run.seed}"
 
 
-def layout(cells: Iterable[Cell]) -> Summary:
+def _layout(cells: Iterable[Cell]) -> Summary:
     """Custom-scalars layout: a category per environment, a chart with bounds per setting."""
     from torch.utils.tensorboard.summary import custom_scalars
 
@@ -98,7 +154,7 @@ def _chart_tags(env: str, setting: Setting) -> list[str]:
     return [f"{env}/{setting.slug}/{what}" for what in _BOUNDS]
 
 
-def hparams_of(run: Run) -> dict[str, bool | float | str]:
+def _hparams(run: Run) -> dict[str, bool | float | str]:
     """The numbers, texts and switches of a run's configuration, the parameters beside the rest."""
     flat = {**run.config, **run.parameters, "status": run.status}
     plain = {name: value for name, value in flat.items() if isinstance(value, bool | int | float | str)}
@@ -108,15 +164,15 @@ def hparams_of(run: Run) -> dict[str, bool | float | str]:
 def _write_run(run: Run, root: Path, name: str, thin: int) -> None:
     from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
-    folder, began = root / name, _wall_time(run)
-    summaries = [(0, hparams_pb(hparams_of(run), trial_id=name, start_time_secs=began))]
+    folder = root / name
+    summaries = [(0, hparams_pb(_hparams(run), trial_id=name, start_time_secs=0))]
     points = zip(run.timesteps.tolist(), run.returns.tolist(), strict=True)
-    summaries += [(int(step), scalar(events.RETURN_TAG, value)) for step, value in points]
-    write_events(folder / _OWN_FILE, summaries, began)
+    summaries += [(int(step), scalar(RETURN_TAG, value)) for step, value in points]
+    write_events(folder / _OWN_FILE, summaries)
     if run.path is not None and thin:
-        write_events(folder / _THINNED_FILE, _thinned(run.path / TENSORBOARD, thin), began)
+        write_events(folder / _THINNED_FILE, _thinned(run.path / TENSORBOARD, thin))
     elif run.path is not None:
-        sources = {path.name: path.resolve() for path in (run.path / TENSORBOARD).rglob(events.EVENT_FILES)}
+        sources = {path.name: path.resolve() for path in (run.path / TENSORBOARD).rglob(EVENT_FILES)}
         for file, source in sources.items():
             (folder / file).symlink_to(os.path.relpath(source, folder.resolve()))
 
@@ -137,32 +193,6 @@ def _mean_summaries(cells: Iterable[Cell]) -> Iterator[tuple[int, Summary]]:
         for tag, values in zip(_chart_tags(cell.env, cell.setting), curves, strict=True):
             for step, value in zip(steps.tolist(), values.tolist(), strict=True):
                 yield round(step), scalar(tag, value)
-
-
-def _experiment(runs: Iterable[Run]) -> Summary:
-    """What the HParams page shows at first: the parameters that vary, and the final return."""
-    from tensorboard.plugins.hparams.summary_v2 import Discrete, HParam, Metric, hparams_config_pb
-
-    found: dict[str, set[bool | float | str]] = defaultdict(set)
-    for run in runs:
-        for name, value in hparams_of(run).items():
-            found[name].add(value)
-    always = ("env", "algorithm", *AXES, "seed")
-    varying = {name: found[name] for name in sorted(found) if len(found[name]) > 1 or name in always}
-    # the values to filter by, which must be of one type
-    domains = {n: Discrete(sorted(v)) if len(set(map(type, v))) == 1 else None for n, v in varying.items()}
-    hparams = [HParam(name, domain) for name, domain in domains.items()]
-    return hparams_config_pb(
-        hparams, [Metric(events.RETURN_TAG, display_name="final return")], time_created_secs=0
-    )
-
-
-def _wall_time(run: Run) -> float:
-    """When the run was started, as far as its files tell."""
-    try:
-        return (run.path / CONFIG).stat().st_mtime if run.path else 0.0
-    except OSError:
-        return 0.0
 
 
 def _safe(name: str) -> str:

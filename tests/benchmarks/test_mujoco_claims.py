@@ -13,11 +13,10 @@ from benchmarks.pages import READMES, fill
 from sppo.records.published import write_runs
 from sppo.records.studies import read_records
 from sppo.report.cells import build_cells
-from sppo.report.events import scalar, write_events
 from sppo.report.provenance import collect, shown_path
 from sppo.report.summary import summarise
 from sppo.report.tables import write_tables
-from sppo.report.tensorboard import run_name
+from sppo.report.tensorboard import run_name, scalar, write_events
 from tests.records import synthetic_study as synthetic
 
 
@@ -237,7 +236,7 @@ def test_distances_are_kept_where_their_event_files_are_not(root: Path) -> None:
     folder = root / "mujoco-500k" / "tensorboard" / "runs" / run_name(cell, cell.runs[0])
     folder.mkdir(parents=True)
     values = [(step, scalar("train/approx_kl", 0.01 * step)) for step in (1, 2, 30)]
-    write_events(folder / "events.out.tfevents.1.thinned", values, wall_time=0)
+    write_events(folder / "events.out.tfevents.1.thinned", values)
     before = claims.distance_of_updates(runs, root)
     (row,) = [row for row in rows(before) if row["environment"] == "Hopper-v5" and row["algorithm"] == "sPPO"]
     assert (row["m = 10, ε = 0.3"], row["m = 10, ε = 0.1"]) == ("0.02", "–")

@@ -115,7 +115,7 @@ def test_what_is_registered_is_drawn_as_it_says(registered: str, monkeypatch: py
     assert (drawn[registered].title, drawn[registered].colour) == ("SPO", "#123456")
     assert title_of(f"{registered}-large", {}) == "SPO large"
     assert drawn["sppo"].colour == REGISTRY["sppo"].colour
-    assert len({look.colour for look in drawn.values()}) == len(labels)
+    assert len({(look.colour, look.marker) for look in drawn.values()}) == len(labels)
     assert drawn["trpo"].title == "trpo"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,8 @@ import scipy.stats
 
 from sppo import cli
 from sppo.report.cells import build_cells
-from sppo.report.compare import find_runs, read_logged, split_name
-from sppo.report.events import scalar, write_events
+from sppo.report.compare import read_runs, split_name
+from sppo.report.tensorboard import scalar, write_events
 
 ROLLOUT, EVALUATION = "rollout/ep_rew_mean", "eval/mean_reward"
 
@@ -23,7 +22,7 @@ def write_run(path: Path, final: float, tag: str = ROLLOUT, last_step: int = 10_
     steps = np.linspace(0, last_step, 11, dtype=int).tolist()
     events = [(step, scalar(tag, final * step / last_step)) for step in steps]
     number = len(list(path.iterdir()))
-    write_events(path / f"events.out.tfevents.{number}.host", events, wall_time=0)
+    write_events(path / f"events.out.tfevents.{number}.host", events)
 
 
 @pytest.fixture
@@ -81,8 +80,8 @@ def test_table_has_means_differences_and_probability(logdir: Path, capsys: pytes
 
 
 def test_evaluations_are_preferred_if_all_runs_have_them(logdir: Path) -> None:
-    for run in find_runs(logdir):
-        write_run(run.path, 7.0, EVALUATION)
+    for path in logdir.iterdir():
+        write_run(path, 7.0, EVALUATION)
     assert cli.main(["compare", str(logdir)]) == 0
     assert {row["tag"] for row in rows_of(logdir)} == {EVALUATION}
 
@@ -149,7 +148,7 @@ def test_task_without_the_baseline_is_pointed_out(logdir: Path, capsys: pytest.C
 def test_curves_of_runs_that_logged_at_different_steps_are_interpolated(logdir: Path) -> None:
     """The mean is over the steps that all runs have; final values are each run's own."""
     write_run(logdir / "PPO_4", 40.0, last_step=8_000)
-    _, runs = read_logged(find_runs(logdir), None, None)
+    _, runs = read_runs(logdir)
     (cell,) = [cell for cell in build_cells(runs) if cell.label == "PPO"]
     steps, values = cell.curves
     assert (steps[0], steps[-1]) == (0, 8_000)
@@ -170,28 +169,19 @@ def test_tasks_are_compared_one_by_one(tmp_path: Path) -> None:
     assert page.index("<caption>Hopper-v5") < page.index("<caption>Ant-v5")
 
 
-def test_runs_of_a_study_get_their_configurations_names(tmp_path: Path) -> None:
-    for name in ("ppo", "sppo"):
-        path = tmp_path / name.rjust(16, "0") / "tensorboard"
-        write_run(path, 1.0)
-        config = {"env": "Hopper-v5", "algorithm": name, "seed": 0}
-        config["parameters"] = {"n_epochs": 10, "clip_range": 0.3, "clip_mode": "two-sided"}
-        (path.parent / "config.json").write_text(json.dumps({"config": config}))
-    runs = find_runs(tmp_path)
-    assert {(run.config["env"], run.config["algorithm"]) for run in runs} == {
-        ("Hopper-v5", "ppo"),
-        ("Hopper-v5", "sppo"),
-    }
-    assert cli.main(["compare", str(tmp_path)]) == 0
-    assert {row["task"] for row in rows_of(tmp_path)} == {"Hopper-v5, m=10, ε=0.3"}
-    assert "sPPO two-sided" in (tmp_path / "compare.html").read_text()
+def test_a_study_is_left_to_the_report(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Its directories are named by hashes, and an unfinished run is no result."""
+    write_run(tmp_path / "0123456789abcdef" / "tensorboard", 1.0)
+    assert cli.main(["compare", str(tmp_path)]) == 2
+    assert "python -m sppo report" in capsys.readouterr().err
 
 
-def test_damaged_configuration_leaves_a_run_its_name(logdir: Path) -> None:
-    damaged = {"config": {"env": "Hopper-v5", "algorithm": "sppo", "seed": "x"}}
-    (logdir / "SPPO_1" / "config.json").write_text(json.dumps(damaged))
+def test_a_last_value_that_is_no_number_leaves_a_gap(logdir: Path) -> None:
+    write_run(logdir / "SPPO_4", float("nan"))
     assert cli.main(["compare", str(logdir)]) == 0
-    assert [(row["algorithm"], row["n"]) for row in rows_of(logdir)] == [("PPO", "3"), ("SPPO", "3")]
+    ppo, sppo = rows_of(logdir)
+    assert float(ppo["mean"]) == pytest.approx(110)
+    assert (sppo["n"], sppo["mean"], sppo["iqm"], sppo["probability"]) == ("4", "", "", "")
 
 
 @pytest.mark.parametrize("case", ["no directory", "no events", "no such tag"])

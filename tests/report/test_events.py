@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
-from sppo.report.events import read_scalars, scalar, write_events
+from sppo.report.tensorboard import read_scalars, scalar, write_events
 
 TAG = "rollout/ep_rew_mean"
 
@@ -21,7 +21,7 @@ def write(path: Path, values: list[float], start: int = 0, step: int = 100) -> N
     for number, value in enumerate(values):
         at = start + step * number
         events += [(at, scalar(TAG, value)), (at, scalar("train/loss", -value))]
-    write_events(path, events, wall_time=1.0)
+    write_events(path, events)
 
 
 def test_same_points_as_tensorboards_reader(tmp_path: Path) -> None:
@@ -84,5 +84,5 @@ def test_scalars_written_as_tensors(tmp_path: Path) -> None:
         TensorProto(dtype=2, tensor_content=np.float64(3.5).tobytes()),
     ]
     summaries = [(i, Summary(value=[Summary.Value(tag=TAG, tensor=v)])) for i, v in enumerate(values)]
-    write_events(tmp_path / "events.out.tfevents.1", summaries, wall_time=0)
+    write_events(tmp_path / "events.out.tfevents.1", summaries)
     assert read_scalars(tmp_path, [TAG])[TAG].values.tolist() == [1.5, 2.5, 3.5]

@@ -16,7 +16,7 @@ import pytest
 
 from sppo.report.command import main as report
 from sppo.report.compare import main as compare
-from sppo.report.events import scalar, write_events
+from sppo.report.tensorboard import scalar, write_events
 from sppo.surrogates import REGISTRY
 from tests.records import synthetic_study as synthetic
 from tests.report import chromium
@@ -52,7 +52,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = synthetic.write_completed(directory, config)
         (path / "tensorboard").mkdir()
         rewards = [(100 * k, scalar("rollout/ep_rew_mean", 3.0 * k)) for k in range(20)]
-        write_events(path / "tensorboard" / "events.out.tfevents.1700000000.host", rewards, wall_time=1.7e9)
+        write_events(path / "tensorboard" / "events.out.tfevents.1700000000.host", rewards)
     synthetic.write_failed(directory, configs[0])
     synthetic.write_plan(directory, configs)
     assert report([str(directory), "--tensorboard-seeds", "1"]) == 0
@@ -169,7 +169,7 @@ def test_comparison_page_fits_the_screen(page: chromium.Page, tmp_path: Path, si
     for name in ("PPO_1", "PPO_2", "SPPO_1", "SPPO_2"):
         (tmp_path / name).mkdir()
         rewards = [(100 * k, scalar("rollout/ep_rew_mean", 3.0 * k + len(name))) for k in range(20)]
-        write_events(tmp_path / name / "events.out.tfevents.1", rewards, wall_time=0)
+        write_events(tmp_path / name / "events.out.tfevents.1", rewards)
     assert compare([str(tmp_path)]) == 0
     width, height = SIZES[size]
     page.open((tmp_path / "compare.html").as_uri(), width, height)
@@ -206,7 +206,7 @@ def test_tensorboard_custom_scalars_show_both_algorithms(
 def test_tensorboard_hparams_are_filled(tensorboard: str, page: chromium.Page, tmp_path: Path) -> None:
     page.open("about:blank")
     page.open(f"{tensorboard}/?darkMode=false#hparams", 1600, 1000)
-    names = {"algorithm", "clip_range", "env", "eta", "n_epochs", "seed", "final return"}
+    names = {"algorithm", "clip_range", "env", "eta", "n_epochs", "seed", "evaluation/mean_return"}
     wait_for_texts(page, names | {"ppo", "sppo", "smdpo", "Hopper-v5", "Ant-v5", "0.70000"})
     page.screenshot(tmp_path / "hparams.png")
 
