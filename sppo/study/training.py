@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -36,6 +35,9 @@ from sppo.records.config import RunConfig
 from sppo.records.run_files import CHECKPOINTS, EVALUATIONS, RESTARTS, TENSORBOARD, RunWriter
 from sppo.study.evaluation import evaluate
 
+if TYPE_CHECKING:
+    from sppo.study.execution import Attempt
+
 _ACTIVATIONS = {"tanh": th.nn.Tanh, "relu": th.nn.ReLU}
 
 
@@ -43,32 +45,23 @@ class Interrupted(Exception):
     """The training was asked to stop, and did, after writing a checkpoint."""
 
 
-def train(
-    config: RunConfig,
-    writer: RunWriter,
-    checkpoint_every: int,
-    stop: Callable[[], bool],
-    report: Callable[[str], None],
-    progress: Callable[[int], None],
-    begin_again: bool = False,
-) -> OnPolicyAlgorithm:
+def train(attempt: Attempt, begin_again: bool) -> OnPolicyAlgorithm:
     """Train one run to its end, from its newest checkpoint or from the beginning.
 
-    :param stop: asked between iterations; ``True`` ends the training after a checkpoint
-    :param report: called with messages for the user
-    :param progress: called with the number of steps after each iteration
     :param begin_again: where no checkpoint can be continued, keep them aside and begin from the first step
-    :raises Interrupted: if ``stop`` said so
+    :raises Interrupted: if the attempt was asked to stop
     """
     th.set_num_threads(1)
+    config = attempt.config
     reason = why_inexact(lambda: make_environment(config))
     if reason is not None:
-        report(f"{config.env} cannot be resumed exactly; if interrupted, its episodes start again: {reason}")
-    model = _take_up(config, writer, report, begin_again)
+        inexact = "cannot be resumed exactly; if interrupted, its episodes start again"
+        attempt.report(f"{config.env} {inexact}: {reason}")
+    model = _take_up(attempt, begin_again)
     try:
         model.learn(
             config.total_timesteps - model.num_timesteps,
-            callback=_BetweenIterations(config, writer, checkpoint_every, stop, progress),
+            callback=_BetweenIterations(attempt),
             reset_num_timesteps=model.num_timesteps == 0,
         )
     finally:
@@ -133,20 +126,18 @@ def _argument(name: str, value: Any) -> Any:
     return value
 
 
-def _take_up(
-    config: RunConfig, writer: RunWriter, report: Callable[[str], None], begin_again: bool
-) -> OnPolicyAlgorithm:
-    directory = writer.directory / CHECKPOINTS
+def _take_up(attempt: Attempt, begin_again: bool) -> OnPolicyAlgorithm:
+    config, directory = attempt.config, attempt.directory
     try:
-        checkpoint = newest_readable(directory, report)
-        return _begin(config, writer.directory) if checkpoint is None else _go_on(config, writer, checkpoint)
+        checkpoint = newest_readable(directory / CHECKPOINTS, attempt.report)
+        return _begin(config, directory) if checkpoint is None else _go_on(config, attempt.writer, checkpoint)
     except CheckpointError as error:
         if not begin_again:
             raise CheckpointError(f"{error}; --retry-failed begins again from the first step") from error
-        for path in checkpoints(directory):
+        for path in checkpoints(directory / CHECKPOINTS):
             path.rename(path.with_suffix(".unreadable"))
-        report(f"{error}: begun again from the first step")
-        return _begin(config, writer.directory)
+        attempt.report(f"{error}: begun again from the first step")
+        return _begin(config, directory)
 
 
 def _begin(config: RunConfig, directory: Path) -> OnPolicyAlgorithm:
@@ -183,20 +174,11 @@ class _BetweenIterations(ExactCheckpointCallback):
     Nothing is written unless the directory is still the run's own.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        writer: RunWriter,
-        every: int,
-        stop: Callable[[], bool],
-        progress: Callable[[int], None],
-    ) -> None:
-        table = writer.directory / EVALUATIONS
-        super().__init__(writer.directory / CHECKPOINTS, every, tables=[table], identity=config.hash)
-        self._config = config
-        self._writer = writer
-        self._stop = stop
-        self._progress = progress
+    def __init__(self, attempt: Attempt) -> None:
+        table, every = attempt.directory / EVALUATIONS, attempt.options.checkpoint_every
+        place, identity = attempt.directory / CHECKPOINTS, attempt.config.hash
+        super().__init__(place, every, tables=[table], identity=identity)
+        self._attempt = attempt
         self._evaluated = 0
 
     def _on_training_start(self) -> None:
@@ -207,7 +189,7 @@ class _BetweenIterations(ExactCheckpointCallback):
     def _on_rollout_start(self) -> None:
         self._look()
         super()._on_rollout_start()
-        if self._stop():
+        if self._attempt.stop():
             if self.num_timesteps > 0:
                 self.save()
             raise Interrupted
@@ -221,33 +203,33 @@ class _BetweenIterations(ExactCheckpointCallback):
         self._look()
 
     def save(self) -> Path:
-        self._writer.guard()
+        self._attempt.writer.guard()
         return super().save()
 
     def keep_last_good(self, error: FloatingPointError, timesteps: int | None) -> None:
-        self._writer.guard()
+        self._attempt.writer.guard()
         super().keep_last_good(error, timesteps)
 
     def _look(self) -> None:
         for name, tensor in self.model.policy.state_dict().items():
             self._require_finite(tensor, f"the weights {name}")
-        self._progress(self.num_timesteps)
+        self._attempt.progress(self.num_timesteps)
         due = self._due()
         if due > self._evaluated:
             self._evaluated = due
             self._evaluate(due)
 
     def _due(self) -> int:
-        config = self._config
+        config = self._attempt.config
         return min(config.evaluations, self.num_timesteps * config.evaluations // config.total_timesteps)
 
     def _evaluate(self, number: int) -> None:
-        config = self._config
+        config = self._attempt.config
         model: OnPolicyAlgorithm = self.model  # type: ignore[assignment]
         episodes = evaluate(
             model, lambda: make_environment(config), config.seed, number, config.eval_episodes
         )
-        self._writer.evaluation(number, self.num_timesteps, episodes)
+        self._attempt.writer.evaluation(number, self.num_timesteps, episodes)
         reward, length = np.mean(episodes, axis=0).tolist()
         values = {"eval/mean_reward": reward, "eval/mean_ep_length": length}
         # Not through logger.record, which would mix them with the values of the next iteration.
