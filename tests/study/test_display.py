@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sppo.study.display import Display
 from sppo.study.execution import Outcome
 from sppo.study.overview import duration, makespan, predicted_seconds, table
+from sppo.study.runner import Display
 from tests.study.trained_runs import small_config
 
 RUNS = [small_config(seed=seed) for seed in range(4)]
