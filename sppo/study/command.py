@@ -19,7 +19,7 @@ from sppo.records.subset import Subset, add_subset
 from sppo.study.definition import StudyError, StudyPlan, read_plan
 from sppo.study.execution import Options, Outcome
 from sppo.study.local import LocalPool
-from sppo.study.overview import calibration, duration, makespan, predicted_seconds, statuses, table
+from sppo.study.overview import Found, calibration, duration, makespan, predicted_seconds, table, with_status
 from sppo.study.runner import Stopper, run_all
 
 Report = Callable[[Sequence[str]], int]
@@ -45,8 +45,8 @@ def main(argv: Sequence[str] | None = None, report: Report | None = None) -> int
             write_study(study, directory)
             out = [] if args.report_dir is None else ["--out", args.report_dir]
             return report([str(directory), *out, *rest])
-        runs = select(study, args)
-        return actions[args.action](study, runs, statuses(runs, directory), directory, args)
+        found = with_status(select(study, args), directory)
+        return actions[args.action](study, found, directory, args)
     except (StudyError, RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -96,30 +96,26 @@ def select(study: StudyPlan, args: argparse.Namespace) -> list[RunConfig]:
     return runs
 
 
-def _plan(
-    study: StudyPlan, runs: list[RunConfig], found: list[str], directory: Path, args: argparse.Namespace
-) -> int:
-    print(table(runs, found))
-    scale, measured = calibration(runs, found, directory)
-    left = [run for run, status in zip(runs, found, strict=True) if status not in ("completed", "failed")]
+def _plan(study: StudyPlan, found: Found, directory: Path, args: argparse.Namespace) -> int:
+    print(table(found))
+    scale, measured = calibration(found, directory)
+    left = [run for run, status in found if status not in ("completed", "failed")]
     costs = [scale * predicted_seconds(run) for run in left]
     source = f"from {measured} completed runs" if measured else "a rough guess from typical costs"
     print(
-        f"{len(runs)} runs, {len(left)} to do: about {duration(sum(costs))} of one core, "
+        f"{len(found)} runs, {len(left)} to do: about {duration(sum(costs))} of one core, "
         f"{duration(makespan(costs, args.jobs))} with --jobs {args.jobs} ({source})"
     )
     print(f"records: {directory}")
     return 0
 
 
-def _status(
-    study: StudyPlan, runs: list[RunConfig], found: list[str], directory: Path, args: argparse.Namespace
-) -> int:
+def _status(study: StudyPlan, found: Found, directory: Path, args: argparse.Namespace) -> int:
     if args.json:
-        print(json.dumps(dict(sorted(Counter(found).items()))))
+        print(json.dumps(dict(sorted(Counter(status for _, status in found).items()))))
         return 0
-    print(table(runs, found))
-    for run, status in zip(runs, found, strict=True):
+    print(table(found))
+    for run, status in found:
         path = directory / run.directory_name
         if status == "running":
             progress = run_files.read_json(path / run_files.PROGRESS) or {}
@@ -132,13 +128,11 @@ def _status(
     return 0
 
 
-def _run(
-    study: StudyPlan, runs: list[RunConfig], found: list[str], directory: Path, args: argparse.Namespace
-) -> int:
+def _run(study: StudyPlan, found: Found, directory: Path, args: argparse.Namespace) -> int:
     options = Options(args.checkpoint_every or study.checkpoint_every, args.retry_failed)
     leave = ("completed",) if args.retry_failed else ("completed", "failed")
-    todo = [run for run, status in zip(runs, found, strict=True) if status not in leave]
-    settled = [status for status in found if status in leave]
+    todo = [run for run, status in found if status not in leave]
+    settled = [status for _, status in found if status in leave]
     if todo or directory.exists():
         write_study(study, directory)
     if not todo:

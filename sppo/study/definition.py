@@ -262,24 +262,17 @@ class Reader:
     def said(self, label: str, env: str) -> dict[str, _Said]:
         """What is said of one algorithm in one environment; what a later place says replaces it."""
         own = ("algorithms", label)
-        places = {
-            ("parameters",): False,
-            ("grid",): True,
-            own: False,
-            (*own, "grid"): True,
-            (*own, "environment", env): False,
-        }
+        grids = (("grid",), (*own, "grid"))
         found: dict[str, _Said] = {}
-        for where, varies in places.items():
+        for where in (("parameters",), grids[0], own, grids[1], (*own, "environment", env)):
             for key, value in self.table(*where).items():
                 if where == own and key in ("class", "grid", "environment"):
                     continue
-                if not varies:
-                    found[key] = _Said((*where, key), [value], varies)
-                elif isinstance(value, list) and value:
-                    found[key] = _Said((*where, key), value, varies)
-                else:
+                varies = where in grids
+                if varies and not (isinstance(value, list) and value):
                     self.problem((*where, key), f"{value!r} is not a list of values")
+                    continue
+                found[key] = _Said((*where, key), value if varies else [value], varies)
         return found
 
     def points(self, said: Mapping[str, _Said], allowed: Parameters) -> list[Values]:

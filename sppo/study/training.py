@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,15 +31,19 @@ from sppo.checkpoint import (
 from sppo.checkpoint.model import RESUMPTION, put_back_log
 from sppo.checkpoint.records import cut_events, cut_table
 from sppo.envs.factory import InProcessVecEnv
+from sppo.envs.generators import capture_generators, restore_generators
 from sppo.parameters import LINEAR
 from sppo.records.config import RunConfig
 from sppo.records.run_files import CHECKPOINTS, EVALUATIONS, RESTARTS, TENSORBOARD, RunWriter
-from sppo.study.evaluation import evaluate
 
 if TYPE_CHECKING:
     from sppo.study.execution import Attempt
 
 _ACTIVATIONS = {"tanh": th.nn.Tanh, "relu": th.nn.ReLU}
+#: Episodes of an evaluation that are played side by side, so that they share passes through the policy.
+_SIDE_BY_SIDE = 16
+
+Observation = np.ndarray | dict[str, np.ndarray]
 
 
 class Interrupted(Exception):
@@ -164,6 +169,59 @@ def _go_on(config: RunConfig, writer: RunWriter, checkpoint: Path) -> OnPolicyAl
     model.set_logger(sb3_logger.configure(str(directory / TENSORBOARD), ["tensorboard"]))
     put_back_log(model.logger, resumption["log"])
     return model
+
+
+def evaluate(
+    model: OnPolicyAlgorithm, make: Callable[[], gym.Env], seed: int, number: int, episodes: int
+) -> list[tuple[float, int]]:
+    """Return and length of each episode of an evaluation: deterministic actions, raw rewards.
+
+    They depend on the policy, the seed and the evaluation's number only: every episode has its own seed, the
+    environments are new, and the process-wide generators are left as they were found. An evaluation needs no
+    place in a checkpoint, and a training does not depend on how often it is evaluated.
+    """
+    generators = capture_generators()
+    sequences = [np.random.SeedSequence([seed, number, one]) for one in range(episodes)]
+    seeds = [int(sequence.generate_state(1)[0]) for sequence in sequences]
+    played: list[tuple[float, int]] = []
+    try:
+        for first in range(0, episodes, _SIDE_BY_SIDE):
+            together = seeds[first : first + _SIDE_BY_SIDE]
+            environments = [make() for _ in together]
+            played += _play(model, environments, together)
+            for env in environments:
+                env.close()
+    finally:
+        restore_generators(generators)
+    return played
+
+
+def _play(
+    model: OnPolicyAlgorithm, environments: Sequence[gym.Env], seeds: Sequence[int]
+) -> list[tuple[float, int]]:
+    normalize = model.get_vec_normalize_env()
+    observations = [env.reset(seed=seed)[0] for env, seed in zip(environments, seeds, strict=True)]
+    returns, lengths = [0.0] * len(seeds), [0] * len(seeds)
+    active = list(range(len(seeds)))
+    while active:
+        batch = _stack([observations[index] for index in active])
+        if normalize is not None:
+            batch = normalize.normalize_obs(batch)
+        actions, _ = model.predict(batch, deterministic=True)
+        for action, index in zip(actions, list(active), strict=True):
+            observations[index], reward, terminated, truncated, _ = environments[index].step(action)
+            returns[index] += float(reward)
+            lengths[index] += 1
+            if terminated or truncated:
+                active.remove(index)
+    return list(zip(returns, lengths, strict=True))
+
+
+def _stack(observations: Sequence[Observation]) -> Observation:
+    first = observations[0]
+    if isinstance(first, dict):
+        return {key: np.stack([one[key] for one in observations]) for key in first}
+    return np.stack(observations)  # type: ignore[arg-type]
 
 
 class _BetweenIterations(ExactCheckpointCallback):

@@ -48,7 +48,7 @@ from sppo.study.definition import StudyError
 from sppo.study.execution import Options
 from sppo.study.local import LocalPool
 from sppo.study.lock import BusyError, RunLock
-from sppo.study.overview import aligned, duration, statuses
+from sppo.study.overview import aligned, duration, with_status
 from sppo.study.runner import Stopper, run_all
 from sppo.study.tuning import Tuning, read_tuning
 
@@ -200,7 +200,7 @@ class Search:
 
     def _execute(self, runs: Sequence[RunConfig]) -> None:
         """The study's runner, for what is not done yet."""
-        found = zip(runs, statuses(runs, self.directory), strict=True)
+        found = with_status(runs, self.directory)
         todo = [run for run, status in found if status not in ("completed", "failed")]
         if not todo:
             return
