@@ -107,9 +107,9 @@ def _parser() -> argparse.ArgumentParser:
         "--algorithm", metavar="LABEL", help="name in reports (default: sppo, ppo, smdpo, ...)"
     )
     parser.add_argument("--retry-failed", action="store_true", help="try again where DIR holds a failed run")
-    steps, *others = NUMBERS
-    sizes = {"steps": replace(NUMBERS[steps], default=1_000_000), "seed": SEED}
-    _add_flags(parser, {**sizes, **{name: NUMBERS[name] for name in others}})
+    others = dict(NUMBERS)
+    steps = replace(others.pop("total_timesteps"), default=1_000_000)
+    _add_flags(parser, {"steps": steps, "seed": SEED, **others})
     # Unless it is said, as many as there are batches are enough.
     parser.set_defaults(evaluations=None)
     return parser

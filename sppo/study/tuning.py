@@ -212,12 +212,12 @@ class _TuneReader(Reader):
                 continue
             value = said.get(path, own[path[-1]])
             entries: dict[str, object] = {name: value}
-            if hasattr(distribution, "choices"):
-                entries = {name: json.dumps(value)}
-            elif f"{name}.linear" in space:
-                number = str(value).removeprefix(LINEAR)
-                entries = {name: float(number), f"{name}.linear": number != str(value)}
             try:
+                if hasattr(distribution, "choices"):
+                    entries = {name: json.dumps(value)}
+                elif f"{name}.linear" in space:
+                    number = str(value).removeprefix(LINEAR)
+                    entries = {name: float(number), f"{name}.linear": number != str(value)}
                 part = {key: space[key] for key in entries}
                 create_trial(state=TrialState.WAITING, params=entries, distributions=part)
             except ValueError:
