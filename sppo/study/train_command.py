@@ -57,10 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_flags(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, RunConfig]:
-    """The flags, and the run that they describe.
-
-    :raises ValueError: if it is impossible
-    """
+    """The flags, and the run that they describe; ``ValueError`` if it is impossible."""
     # Which flags there are depends on the surrogate.
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--surrogate")
