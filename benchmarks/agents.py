@@ -32,8 +32,7 @@ from sppo.records.parameters import NORMALIZE, algorithm_settings, defaults
 from sppo.records.run_files import MODEL, VECNORMALIZE
 from sppo.records.runs import Run
 from sppo.records.studies import read_records
-from sppo.study.evaluation import evaluate
-from sppo.study.training import make_environment
+from sppo.study.training import evaluate, make_environment
 
 AGENTS = ROOT / "benchmarks" / "results" / "agents"
 #: the zoo's name of the algorithm, and so of the folder

@@ -7,9 +7,11 @@ heavy is imported, so that a study can be planned without torch.
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeGuard
 
@@ -25,6 +27,7 @@ class Parameter:
 
     :param kind: ``int``, ``float``, ``schedule`` (a number, or ``"lin_3e-4"``: linearly to 0), ``bool``,
         ``choice``, ``name`` (any text), ``numbers`` (a list of positive integers) or ``table``
+    :param default: its value if nothing is said
     :param low: smallest value
     :param above: whether ``low`` itself is impossible
     :param words: what a number may be besides, e.g. ``"auto"``
@@ -34,6 +37,7 @@ class Parameter:
 
     kind: str
     help: str
+    default: object = None
     low: float = -math.inf
     high: float = math.inf
     above: bool = False
@@ -45,7 +49,7 @@ class Parameter:
 
 
 class Ranges(TypedDict, total=False):
-    """What a :class:`Parameter` may say beyond its kind and its help."""
+    """What a :class:`Parameter` may say beyond its kind, its help and its default."""
 
     low: float
     high: float
@@ -66,31 +70,26 @@ def checked(name: str, value: object, parameter: Parameter) -> Any:
         return None
     if isinstance(value, str) and value in parameter.words:
         return value
-    if parameter.kind == "bool":
-        if not isinstance(value, bool):
-            raise ValueError(f"{value!r} is neither true nor false")
+    kind = parameter.kind
+    if kind == "bool" and not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    if kind == "choice" and value not in parameter.choices:
+        raise ValueError(
+            f"{value!r} is none of {', '.join(parameter.choices)}{_close(value, parameter.choices)}"
+        )
+    if kind == "name" and not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a name")
+    if kind in ("bool", "choice", "name"):
         return value
-    if parameter.kind == "choice":
-        if value not in parameter.choices:
-            raise ValueError(
-                f"{value!r} is none of {', '.join(parameter.choices)}{_close(value, parameter.choices)}"
-            )
-        return value
-    if parameter.kind == "name":
-        if not isinstance(value, str):
-            raise ValueError(f"{value!r} is not a name")
-        return value
-    if parameter.kind == "numbers":
+    if kind == "numbers":
         if not isinstance(value, (list, tuple)) or not all(_is_int(width) and width > 0 for width in value):
             raise ValueError(f"{value!r} is not a list of positive whole numbers")
         return list(value)
-    if parameter.kind == "table":
-        return checked_table(name, value, parameter.table or {})
-    return _checked_number(value, parameter)
+    return _checked_table(name, value, parameter) if kind == "table" else _checked_number(value, parameter)
 
 
-def checked_table(name: str, value: object, allowed: Mapping[str, Parameter]) -> dict[str, object]:
-    """A table of parameters, each :func:`checked`."""
+def _checked_table(name: str, value: object, parameter: Parameter) -> dict[str, object]:
+    allowed = parameter.table or {}
     if not isinstance(value, Mapping):
         raise ValueError(f"{value!r} is not a table")
     for key in value:
@@ -105,6 +104,28 @@ def checked_table(name: str, value: object, allowed: Mapping[str, Parameter]) ->
 def unknown(key: str, allowed: Iterable[str]) -> str:
     """The message for a key that does not exist."""
     return f"unknown key{_close(key, allowed)}"
+
+
+def reader(parameter: Parameter) -> Callable[[str], object]:
+    """From the text after a flag to the value, checked; ``1e6`` is a whole number."""
+
+    def read(text: str) -> object:
+        value: object = text
+        if parameter.kind != "name" and text != NONE and not text.startswith(LINEAR):
+            with contextlib.suppress(ValueError):
+                value = float(text)
+                if parameter.kind == "int":
+                    value = (int(text) if text.isdigit() else int(value)) if value.is_integer() else text
+        try:
+            return checked("", value, parameter)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
+#: Of a flag that is a number of something.
+COUNT = reader(Parameter("int", "", low=1))
 
 
 def _checked_number(value: object, parameter: Parameter) -> float | str:

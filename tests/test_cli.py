@@ -39,7 +39,7 @@ def test_rooms_do_not_load_each_other(room: str) -> None:
     """`study` writes what `report` reads; neither knows the other."""
     modules = {
         "records": ["config", "published", "run_files", "runs", "studies", "subset"],
-        "study": ["command", "training", "ray_executor", "best_trials"],
+        "study": ["command", "training", "ray_executor", "tune_command"],
         "report": ["command", "compare"],
     }
     forbidden = {

@@ -129,10 +129,7 @@ class RunConfig:
 
 
 def identity(config: Values) -> dict[str, object]:
-    """What a configuration is known by, see above.
-
-    :raises ValueError: if its surrogate is not to be found
-    """
+    """What a configuration is known by, see above; ``ValueError`` if its surrogate is not to be found."""
     cls, values = config.get("class", "sppo"), config["parameters"]
     frozen = BASELINE_V1[cls]
     counted = _counted(values, frozen, defaults(algorithm_settings(cls, values.get("surrogate"))))
@@ -169,10 +166,11 @@ def differences(first: Values, second: Values, prefix: str = "") -> list[str]:
 
 
 def _counted(values: Values, frozen: Values, neutral: Values) -> dict[str, object]:
-    def counts(name: str, value: object) -> bool:
-        return name in frozen or name not in neutral or value != neutral[name]
-
-    return {name: value for name, value in values.items() if counts(name, value)}
+    return {
+        name: value
+        for name, value in values.items()
+        if name in frozen or name not in neutral or value != neutral[name]
+    }
 
 
 def _matters(values: Values) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sppo.records.runs import STATUSES, DamagedError, Run, check_config, check_evaluations, integer, number
+from sppo.records.runs import STATUSES, Run, check_config, check_evaluations
 
 RUNS_CSV = "runs.csv"
 EVALUATIONS_CSV = "evaluations.csv"
@@ -51,10 +51,7 @@ def write_runs(runs: Iterable[Run], out: Path) -> list[Path]:
 
 
 def read_runs(directory: Path) -> list[Run]:
-    """The runs in the two files.
-
-    :raises ValueError: if the files are not what :func:`write_runs` writes
-    """
+    """The runs in the two files; ``ValueError`` if they are not what :func:`write_runs` writes."""
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     curves: dict[str, list[list[float]]] = {}
     for row in _rows(directory / EVALUATIONS_CSV, EVALUATIONS_HEADER):
@@ -64,10 +61,7 @@ def read_runs(directory: Path) -> list[Run]:
 
 
 def completed_runs(directory: Path) -> dict[str, Run]:
-    """Hash -> run, of the completed runs in the two files.
-
-    :raises FileNotFoundError: if they are not there
-    """
+    """Hash -> run, of the completed runs in the two files, which have to be there."""
     if not is_published(directory):
         raise FileNotFoundError(f"no {RUNS_CSV} and {EVALUATIONS_CSV} of a report in {directory}")
     return {run.hash: run for run in read_runs(directory) if run.status == "completed"}
@@ -87,9 +81,9 @@ def _read_run(row: Mapping[str, str], curve: NDArray[np.float64]) -> Run:
         config=json.loads(row["config"]),
         status=row["status"],
         error=row["error"],
-        steps_done=integer(row["timesteps"]),
-        wall_seconds=number(row["wall_seconds"]),
-        episode_restarts=integer(row["episode_restarts"]),
+        steps_done=int(row["timesteps"]),
+        wall_seconds=float(row["wall_seconds"]),
+        episode_restarts=int(row["episode_restarts"]),
         versions=json.loads(row["versions"]),
         git_revision=row["git_revision"],
     )
@@ -102,6 +96,6 @@ def _read_run(row: Mapping[str, str], curve: NDArray[np.float64]) -> Run:
     try:
         check_config(run.config)
         check_evaluations(run.config, complete)
-    except DamagedError as problem:
+    except ValueError as problem:
         return replace(run, status="damaged", error=str(problem))
     return complete

@@ -71,6 +71,7 @@ class Evaluations:
     episodes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
 
+@dataclass(frozen=True)
 class RunWriter:
     """Writes the records of one run.
 
@@ -78,17 +79,13 @@ class RunWriter:
     :param guard: called before every write; raises if the directory has become somebody else's
     """
 
-    def __init__(
-        self, directory: Path, write: Callable[[Path, bytes], None], guard: Callable[[], None]
-    ) -> None:
-        self.directory = directory
-        self.guard = guard
-        self._write = write
+    directory: Path
+    write: Callable[[Path, bytes], None]
+    guard: Callable[[], None]
 
     def file(self, name: str, data: bytes) -> None:
-        """Any of the run's files."""
         self.guard()
-        self._write(self.directory / name, data)
+        self.write(self.directory / name, data)
 
     def config(self, config: RunConfig, versions: dict[str, str], git_revision: str | None) -> None:
         header = {"config": config.as_dict(), "hash": config.hash, "schema": SCHEMA}
@@ -96,10 +93,8 @@ class RunWriter:
 
     def evaluation(self, number: int, timesteps: int, episodes: Sequence[tuple[float, int]]) -> None:
         """Return and length of each episode; they are appended to what is there."""
-        rows = [
-            f"{number},{timesteps},{episode},{total!r},{length}\n"
-            for episode, (total, length) in enumerate(episodes)
-        ]
+        numbered = enumerate(episodes)
+        rows = [f"{number},{timesteps},{index},{total!r},{length}\n" for index, (total, length) in numbered]
         self._append(EVALUATIONS, "".join(rows), header=EVALUATIONS_HEADER + "\n")
 
     def restart(self, timesteps: int) -> None:
@@ -116,10 +111,7 @@ class RunWriter:
             aside.replace(self.directory / PROGRESS)
 
     def result(self, config: RunConfig, timesteps: int, wall_seconds: float) -> None:
-        """Last, since it says that all the others are there.
-
-        :raises ValueError: if the last evaluation's return is not finite
-        """
+        """Last, since it says that all the others are there; refused if the last return is not finite."""
         final = read_evaluations(self.directory).returns[-1]
         if not np.isfinite(final):
             raise ValueError(f"the last evaluation has a return of {final}")
@@ -150,10 +142,9 @@ class RunWriter:
 
 
 def read_json(path: str | os.PathLike[str]) -> Values | None:
-    """The object in a JSON file; ``None`` if there is no such file or it holds no JSON object.
+    """The object in a JSON file; ``None`` if there is none.
 
-    Records are written atomically, so half a file means that somebody else tampered with it: such a
-    record counts as absent.
+    Records are written atomically, so half a file means that somebody tampered with it: it counts as absent.
     """
     try:
         with open(path, "rb") as file:
@@ -175,11 +166,9 @@ def run_directories(study: str | os.PathLike[str]) -> list[Path]:
 
 
 def read_evaluations(directory: str | os.PathLike[str]) -> Evaluations:
-    """The evaluations of a run directory; empty if there is none yet.
+    """The evaluations of a run directory; ``ValueError`` if the file is not what :class:`RunWriter` writes.
 
     A last line without its newline (a run killed while writing) is left out.
-
-    :raises ValueError: if the file is not what :class:`RunWriter` writes
     """
     path = Path(directory, EVALUATIONS)
     text = path.read_text() if path.exists() else ""

@@ -6,7 +6,6 @@ enters no mean.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,10 +19,6 @@ from sppo.records.run_files import Evaluations
 
 #: what can become of a run, best first
 STATUSES = ("completed", "unfinished", "failed", "damaged", "missing", "unplanned")
-
-
-class DamagedError(ValueError):
-    """Why the files of a run cannot be believed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,57 +80,53 @@ def read_run(path: Path, planned: Values | None = None) -> Run:
         _check_header(header, planned)
         run = replace(run, config=header["config"])
         if not str(header.get("hash", path.name)).startswith(path.name):
-            raise DamagedError(f"config.json belongs to the run {header['hash']}")
+            raise ValueError(f"config.json belongs to the run {header['hash']}")
         return _with_outcome(run, path)
-    except DamagedError as reason:
-        return replace(run, error=str(reason))
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        return replace(run, error=str(error) if isinstance(error, ValueError) else repr(error))
 
 
 def _check_header(header: Values, planned: Values | None) -> None:
     if not isinstance(header.get("config"), dict):
-        raise DamagedError("config.json is missing or unreadable")
+        raise ValueError("config.json is missing or unreadable")
     check_config(header["config"], "config.json ")
     schema = header.get("schema", 1)
     if not isinstance(schema, int) or schema > run_files.SCHEMA:
         reason = f"is of version {schema!r}, this sppo reads {run_files.SCHEMA}: upgrade it"
-        raise DamagedError(f"config.json {reason}")
+        raise ValueError(f"config.json {reason}")
     if planned is not None and not same_run(header["config"], planned):
-        raise DamagedError("config.json differs from the plan of the study")
+        raise ValueError("config.json differs from the plan of the study")
 
 
 def check_config(config: Values, source: str = "") -> None:
-    """Refuse a configuration that cannot be one of a run.
-
-    :raises DamagedError: with the reason, which begins with its source
-    """
+    """Refuse a configuration that cannot be one of a run; the reason begins with its source."""
     numbers = ("seed", "total_timesteps", "evaluations", "eval_episodes")
     kinds = {"env": str, "algorithm": str, **dict.fromkeys(numbers, int), "parameters": dict}
     if missing := [name for name in kinds if name not in config]:
-        raise DamagedError(f"{source}lacks {', '.join(missing)}")
+        raise ValueError(f"{source}lacks {', '.join(missing)}")
     for name, kind in kinds.items():
         if type(config[name]) is not kind or (kind is int and not 0 <= config[name] < 2**53):
-            raise DamagedError(f"{source}has an impossible {name}")
+            raise ValueError(f"{source}has an impossible {name}")
 
 
 def _with_outcome(run: Run, path: Path) -> Run:
-    result = run_files.read_json(path / run_files.RESULT)
+    result, failure = (run_files.read_json(path / name) for name in (run_files.RESULT, run_files.FAILURE))
     if result is not None:
         return _completed(run, path, result)
-    failure = run_files.read_json(path / run_files.FAILURE)
     # an unreadable result or failure counts as absent for the runner, which would run it again; a report
     # has to say that there was one
     for name in (run_files.RESULT, *([run_files.FAILURE] if failure is None else [])):
         if (path / name).exists():
-            raise DamagedError(f"{name} is unreadable")
+            raise ValueError(f"{name} is unreadable")
     if failure is not None:
         return replace(
             run,
             status="failed",
             error=str(failure.get("error", "no error recorded")),
             traceback=str(failure.get("traceback", "")),
-            steps_done=integer(failure.get("timesteps")),
+            steps_done=int(failure.get("timesteps", 0)),
         )
-    done = integer((run_files.read_json(path / run_files.PROGRESS) or {}).get("timesteps"))
+    done = int((run_files.read_json(path / run_files.PROGRESS) or {}).get("timesteps", 0))
     reason = f"in progress or interrupted after {done} of {run.config['total_timesteps']} steps"
     return replace(run, status="unfinished", error=reason, steps_done=done)
 
@@ -145,49 +136,32 @@ def _completed(run: Run, path: Path, result: Values) -> Run:
         found = run_files.read_evaluations(path)
     except (ValueError, OverflowError, OSError) as error:
         reason = str(error).replace(str(path) + "/", "")
-        raise DamagedError(f"evaluations.csv cannot be read: {reason}") from error
+        raise ValueError(f"evaluations.csv cannot be read: {reason}") from error
     check_evaluations(run.config, found)
-    final, last = number(result.get("final_return")), found.returns[-1]
+    final, last = float(result["final_return"]), found.returns[-1]
     if abs(final - last) > 1e-6 * max(1.0, abs(final)):
-        raise DamagedError(f"result.json has the final return {final:g}, evaluations.csv {last:g}")
+        raise ValueError(f"result.json has the final return {final:g}, evaluations.csv {last:g}")
     return replace(
         run,
         status="completed",
-        steps_done=integer(result.get("timesteps")),
-        wall_seconds=number(result.get("wall_seconds")),
-        episode_restarts=integer(result.get("episode_restarts")),
+        steps_done=int(result["timesteps"]),
+        wall_seconds=float(result["wall_seconds"]),
+        episode_restarts=int(result.get("episode_restarts", 0)),
         **vars(found),
     )
 
 
 def check_evaluations(config: Values, found: Evaluations) -> None:
-    """Refuse evaluations that are not those of a completed run with this configuration.
-
-    :raises DamagedError: with the reason
-    """
+    """Refuse evaluations that are not those of a completed run with this configuration."""
     done, planned, per_evaluation = len(found.returns), config["evaluations"], config["eval_episodes"]
     if not done:
-        raise DamagedError("completed without a single evaluation")
+        raise ValueError("completed without a single evaluation")
     if done < planned:
-        raise DamagedError(f"completed with {done} of {planned} evaluations")
+        raise ValueError(f"completed with {done} of {planned} evaluations")
     if found.episodes.min() < per_evaluation:
         short = int(found.episodes.argmin())
-        raise DamagedError(f"evaluation {short + 1} has {found.episodes[short]} of {per_evaluation} episodes")
+        raise ValueError(f"evaluation {short + 1} has {found.episodes[short]} of {per_evaluation} episodes")
     if not np.isfinite(found.returns).all():
-        raise DamagedError("a return is not finite")
+        raise ValueError("a return is not finite")
     if (np.diff(found.timesteps) <= 0).any():
-        raise DamagedError("evaluations are not in the order of their timesteps")
-
-
-def number(value: object) -> float:
-    """What a file holds as a number; not a number if it is none."""
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
-
-
-def integer(value: object) -> int:
-    """The same as a whole number; 0 if it is none."""
-    found = number(value)
-    return int(found) if math.isfinite(found) else 0
+        raise ValueError("evaluations are not in the order of their timesteps")

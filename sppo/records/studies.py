@@ -1,9 +1,4 @@
-"""A study's files as one object: every run that was planned, whatever became of it.
-
-Two forms are read: a study directory as the runner leaves it (one directory per run, see
-:mod:`sppo.records.run_files`), and the two files that a report publishes
-(:mod:`sppo.records.published`).
-"""
+"""A study's files as one object: every run that was planned, whatever became of it."""
 
 from __future__ import annotations
 
@@ -33,19 +28,13 @@ class StudyRecords:
         return {status: found[status] for status in STATUSES}
 
     def completed_from(self, directory: Path) -> StudyRecords:
-        """This study, with the completed runs of an earlier report where it has none of its own.
-
-        :raises FileNotFoundError: if there is no report's CSV files
-        """
+        """This study, with the completed runs of an earlier report where it has none of its own."""
         earlier = published.completed_runs(directory)
         runs = (run if run.status == "completed" else earlier.get(run.hash, run) for run in self.runs)
         return replace(self, runs=tuple(runs))
 
     def part(self, subset: Subset) -> StudyRecords:
-        """The selected runs, and those whose configuration cannot be read, which may be among them.
-
-        :raises ValueError: if a flag names something that the study does not have
-        """
+        """The selected runs, and those whose configuration cannot be read, which may be among them."""
         chosen = set(map(id, subset.choose([run for run in self.runs if run.config])))
         kept = tuple(run for run in self.runs if not run.config or id(run) in chosen)
         return replace(self, runs=kept)

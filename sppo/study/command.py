@@ -11,18 +11,19 @@ from pathlib import Path
 
 from sppo.checkpoint.files import write_atomically
 from sppo.envs.cores import cores
+from sppo.parameters import COUNT, Parameter, reader
 from sppo.records import run_files
 from sppo.records.config import RunConfig
 from sppo.records.published import completed_runs
 from sppo.records.subset import Subset, add_subset
 from sppo.study.definition import StudyError, StudyPlan, read_plan
-from sppo.study.display import Display
 from sppo.study.execution import Options, Outcome
 from sppo.study.local import LocalPool
-from sppo.study.overview import calibration, duration, makespan, predicted_seconds, statuses, table
+from sppo.study.overview import Found, calibration, duration, makespan, predicted_seconds, table, with_status
 from sppo.study.runner import Stopper, run_all
 
 Report = Callable[[Sequence[str]], int]
+_CPUS = reader(Parameter("float", "", low=0, above=True))
 
 
 def main(argv: Sequence[str] | None = None, report: Report | None = None) -> int:
@@ -44,8 +45,8 @@ def main(argv: Sequence[str] | None = None, report: Report | None = None) -> int
             write_study(study, directory)
             out = [] if args.report_dir is None else ["--out", args.report_dir]
             return report([str(directory), *out, *rest])
-        runs = select(study, args)
-        return actions[args.action](study, runs, statuses(runs, directory), directory, args)
+        found = with_status(select(study, args), directory)
+        return actions[args.action](study, found, directory, args)
     except (StudyError, RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -72,30 +73,19 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true", help="print the counts as JSON")
     for one in (plan, run):
         jobs = cores()
-        one.add_argument("--jobs", type=positive, default=jobs, help=f"processes (default: {jobs} cores)")
+        one.add_argument("--jobs", type=COUNT, default=jobs, help=f"processes (default: {jobs} cores)")
         known = "leave out the runs that a report of this study, made elsewhere, has completed"
         one.add_argument("--published", type=Path, metavar="DIR", help=known)
     run.add_argument("--retry-failed", action="store_true", help="also run again what has failed")
-    run.add_argument("--checkpoint-every", type=positive, metavar="N", help="iterations; overrides the file")
+    run.add_argument("--checkpoint-every", type=COUNT, metavar="N", help="iterations; overrides the file")
     run.add_argument("--executor", choices=("local", "ray"), default="local")
     run.add_argument("--address", help="of the Ray cluster (default: start one on this machine)")
-    run.add_argument("--cpus", type=float, default=1.0, help="CPUs per Ray task (default: 1)")
+    run.add_argument("--cpus", type=_CPUS, default=1.0, help="CPUs per Ray task (default: 1)")
     return parser
 
 
-def positive(text: str) -> int:
-    """A number on the command line."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
 def select(study: StudyPlan, args: argparse.Namespace) -> list[RunConfig]:
-    """The runs that the subset flags leave.
-
-    :raises StudyError: if a flag names something that the study does not have
-    """
+    """The runs that the subset flags leave."""
     try:
         runs = Subset(args.env, args.algorithm, args.seeds, args.where).choose(study.runs)
     except ValueError as error:
@@ -106,30 +96,26 @@ def select(study: StudyPlan, args: argparse.Namespace) -> list[RunConfig]:
     return runs
 
 
-def _plan(
-    study: StudyPlan, runs: list[RunConfig], found: list[str], directory: Path, args: argparse.Namespace
-) -> int:
-    print(table(runs, found))
-    scale, measured = calibration(runs, found, directory)
-    left = [run for run, status in zip(runs, found, strict=True) if status not in ("completed", "failed")]
+def _plan(study: StudyPlan, found: Found, directory: Path, args: argparse.Namespace) -> int:
+    print(table(found))
+    scale, measured = calibration(found, directory)
+    left = [run for run, status in found if status not in ("completed", "failed")]
     costs = [scale * predicted_seconds(run) for run in left]
     source = f"from {measured} completed runs" if measured else "a rough guess from typical costs"
     print(
-        f"{len(runs)} runs, {len(left)} to do: about {duration(sum(costs))} of one core, "
+        f"{len(found)} runs, {len(left)} to do: about {duration(sum(costs))} of one core, "
         f"{duration(makespan(costs, args.jobs))} with --jobs {args.jobs} ({source})"
     )
     print(f"records: {directory}")
     return 0
 
 
-def _status(
-    study: StudyPlan, runs: list[RunConfig], found: list[str], directory: Path, args: argparse.Namespace
-) -> int:
+def _status(study: StudyPlan, found: Found, directory: Path, args: argparse.Namespace) -> int:
     if args.json:
-        print(json.dumps(dict(sorted(Counter(found).items()))))
+        print(json.dumps(dict(sorted(Counter(status for _, status in found).items()))))
         return 0
-    print(table(runs, found))
-    for run, status in zip(runs, found, strict=True):
+    print(table(found))
+    for run, status in found:
         path = directory / run.directory_name
         if status == "running":
             progress = run_files.read_json(path / run_files.PROGRESS) or {}
@@ -142,13 +128,11 @@ def _status(
     return 0
 
 
-def _run(
-    study: StudyPlan, runs: list[RunConfig], found: list[str], directory: Path, args: argparse.Namespace
-) -> int:
+def _run(study: StudyPlan, found: Found, directory: Path, args: argparse.Namespace) -> int:
     options = Options(args.checkpoint_every or study.checkpoint_every, args.retry_failed)
     leave = ("completed",) if args.retry_failed else ("completed", "failed")
-    todo = [run for run, status in zip(runs, found, strict=True) if status not in leave]
-    settled = [status for status in found if status in leave]
+    todo = [run for run, status in found if status not in leave]
+    settled = [status for _, status in found if status in leave]
     if todo or directory.exists():
         write_study(study, directory)
     if not todo:
@@ -156,15 +140,14 @@ def _run(
         where = f" in {directory}" + (f", the others in {args.published}" if args.published else "")
         print(f"nothing to do: {done} run{'s' * (done != 1)} completed before,{where}")
         return _conclude([], settled, directory, stopped=False)
-    display = Display(settled, todo, study.varied, directory)
     if args.executor == "ray":
         from sppo.study.ray_executor import RayPool
 
-        pool: LocalPool | RayPool = RayPool(directory, options, args.address, args.cpus, display)
+        pool: LocalPool | RayPool = RayPool(directory, options, args.address, args.cpus)
     else:
-        pool = LocalPool(directory, options, args.jobs, display)
+        pool = LocalPool(directory, options, args.jobs)
     with Stopper() as stopper:
-        outcomes = run_all(todo, pool, display, stopper)
+        outcomes = run_all(todo, settled, pool, stopper, study.varied)
     return _conclude(outcomes, settled, directory, bool(stopper.requests))
 
 

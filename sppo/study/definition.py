@@ -1,48 +1,7 @@
 """Study files: TOML in, frozen configurations out, every mistake named with its line.
 
-What a file does not say is the baseline's (:mod:`sppo.records.parameters`)::
-
-    name = "example"                     # records go to runs/example
-    environments = ["Hopper-v5", "Ant-v5"]
-    seeds = "0:5"                        # or a list
-    total_timesteps = 1_000_000
-    n_envs = 8
-    evaluations = 18                     # evenly over training, the last at its end
-    eval_episodes = 10                   # of each evaluation, with deterministic actions
-    checkpoint_every = 25                # iterations
-
-    [normalize]                          # VecNormalize
-    observations = true
-
-    [parameters]                         # of all algorithms that know them, by upstream's names
-    learning_rate = "lin_3e-4"           # decays linearly to 0; a number stays
-    max_grad_norm = "none"               # TOML has no null
-
-    [grid]                               # every combination, for each algorithm
-    n_epochs = [10, 100]
-
-    [algorithms.ppo]                     # the label is what reports show
-    use_softmax = false
-
-    [algorithms.smdpo]                   # what is set here replaces the study's grid
-    clip_range = "none"
-    n_epochs = 10
-    [algorithms.smdpo.grid]
-    eta = [0.1, 1.0, 10.0]
-
-    [algorithms.spo]
-    surrogate = "my_module:SPO"          # any sppo.surrogates.Surrogate, with its own parameters
-
-    [algorithms.trpo]
-    class = "trpo"                       # sb3-contrib's; "sppo" unless said otherwise
-    n_envs = 2                           # of this algorithm's runs
-
-    [algorithms.trpo.environment."Ant-v5"]   # replaces what is said above, in this environment
-    target_kl = 0.02
-
-    [environment."Ant-v5"]               # exceptions for one environment
-    total_timesteps = 500_000
-    kwargs = { terminate_when_unhealthy = false }
+``docs/studies.md`` has one that says everything; what a file does not say is the baseline's
+(:mod:`sppo.records.parameters`).
 """
 
 from __future__ import annotations
@@ -52,8 +11,9 @@ import itertools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from sppo.parameters import Parameter, checked, unknown
 from sppo.records.config import RunConfig
@@ -61,8 +21,7 @@ from sppo.records.parameters import (
     CLASSES,
     NORMALIZE,
     SURROGATE,
-    Setting,
-    Settings,
+    Parameters,
     Values,
     algorithm_settings,
     check_together,
@@ -71,22 +30,21 @@ from sppo.records.parameters import (
 from sppo.records.subset import parse_seeds
 
 #: Of every run, and how often it is checkpointed; how many steps there are has to be said.
-NUMBERS: Settings = {
-    "total_timesteps": Setting(None, Parameter("int", "steps per run", low=1)),
-    "n_envs": Setting(8, Parameter("int", "environments per run", low=1)),
-    "evaluations": Setting(18, Parameter("int", "evaluations over training", low=1)),
-    "eval_episodes": Setting(10, Parameter("int", "episodes per evaluation", low=1)),
-    "checkpoint_every": Setting(25, Parameter("int", "iterations between two checkpoints", low=1)),
+NUMBERS: Parameters = {
+    "total_timesteps": Parameter("int", "steps per run", low=1),
+    "n_envs": Parameter("int", "environments per run", 8, low=1),
+    "evaluations": Parameter("int", "evaluations over training", 18, low=1),
+    "eval_episodes": Parameter("int", "episodes per evaluation", 10, low=1),
+    "checkpoint_every": Parameter("int", "iterations between two checkpoints", 25, low=1),
 }
-SEED = Parameter("int", "seed of everything", low=0, high=2**32 - 1)
-_SIZES = {name: setting for name, setting in NUMBERS.items() if name != "checkpoint_every"}
-# An algorithm may have its own number of environments, which make its batch; lengths are the same for all.
-_OWN_SIZES = {"n_envs": NUMBERS["n_envs"]}
+SEED = Parameter("int", "seed of everything", 0, low=0, high=2**32 - 1)
 _OTHERS = ("name", "description", "environments", "seeds")
 _TABLES = ("normalize", "parameters", "grid", "algorithms", "environment")
 #: The table that turns a study's file into one for ``python -m sppo tune`` (:mod:`sppo.study.tuning`).
 TUNE = "tune"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+Key = tuple[str, ...]
 
 
 class StudyError(ValueError):
@@ -108,18 +66,11 @@ class StudyPlan:
 
 
 def read_plan(path: str | Path) -> StudyPlan:
-    """Read a study file.
-
-    :raises StudyError: listing every mistake with its line
-    """
+    """Read a study file; :class:`StudyError` lists every mistake with its line."""
     return parse_plan(read_text(path), str(path))
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a study file.
-
-    :raises StudyError: if it cannot be read
-    """
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -128,26 +79,15 @@ def read_text(path: str | Path) -> str:
         raise StudyError(f"{path} is not a text file in UTF-8: {error}") from error
 
 
-def parse_toml(text: str, source: str) -> Values:
-    """What the text of a study file says, unchecked."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise StudyError(f"{source} is not valid TOML: {error}") from error
+def parse_plan(text: str, source: str, content: Values | None = None) -> StudyPlan:
+    """A study from the text of its file; ``source`` names it in messages.
 
-
-def parse_plan(text: str, source: str) -> StudyPlan:
-    """A study from the text of its file; ``source`` names it in messages."""
-    return plan_of(parse_toml(text, source), text, source)
-
-
-def plan_of(content: Values, text: str, source: str) -> StudyPlan:
-    """A study from the content of its file, and the text for the lines of mistakes in it."""
-    reader = Reader(content, text, source)
-    study = reader.study()
-    if reader.problems:
-        raise StudyError("\n".join(reader.problems))
-    return study
+    :param content: what the study is, if that is not what the text says
+    """
+    reader = Reader(text, source, content)
+    plan = reader.plan()
+    reader.conclude()
+    return plan
 
 
 def environment_problem(name: str) -> str | None:
@@ -164,51 +104,69 @@ def environment_problem(name: str) -> str | None:
     return None
 
 
+class _Said(NamedTuple):
+    """What a file says of a parameter: where, which values, and whether they make a grid."""
+
+    where: Key
+    options: list[object]
+    varies: bool
+
+
 class Reader:
     """Reads one study file, collecting its mistakes instead of stopping at the first."""
 
-    def __init__(self, content: Values, text: str, source: str) -> None:
-        self.content = content
+    def __init__(self, text: str, source: str, content: Values | None = None) -> None:
+        try:
+            self.content = tomllib.loads(text) if content is None else content
+        except tomllib.TOMLDecodeError as error:
+            raise StudyError(f"{source} is not valid TOML: {error}") from error
+        self.text = text
         self.source = source
         self.lines = dict(_key_lines(text))
-        self.text = text
         self.problems: list[str] = []
         self.varied: dict[str, None] = {}
 
-    def problem(self, key: tuple[str, ...], message: str) -> None:
+    def problem(self, key: Key, message: str) -> None:
         line = next((self.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.lines), None)
         where = self.source if line is None else f"{self.source}, line {line}"
         text = f"{where}: {'.'.join(key)}: {message}"
         if text not in self.problems:
             self.problems.append(text)
 
-    def value(self, key: tuple[str, ...], value: object, parameter: Parameter) -> object:
+    def conclude(self) -> None:
+        """:raises StudyError: if there are mistakes"""
+        if self.problems:
+            raise StudyError("\n".join(self.problems))
+
+    def value(self, key: Key, value: object, parameter: Parameter) -> object:
+        """The value, checked; a table is filled up with what it does not say."""
         try:
-            return checked(key[-1], value, parameter)
+            found = checked(key[-1], value, parameter)
         except ValueError as error:
             self.problem(key, str(error))
             return None
+        return found if parameter.table is None else {**defaults(parameter.table), **found}
 
-    def values(self, where: tuple[str, ...], table: Values, allowed: Settings, *others: str) -> Values:
-        """The checked values in a table; what is neither allowed nor one of the others is a mistake."""
+    def values(self, where: Key, allowed: Mapping[str, Parameter], *others: str) -> Values:
+        """The values in a table, checked, and the defaults; the others are read by somebody else."""
+        table = self.table(*where)
         for key in table:
             if key not in allowed and key not in others:
                 self.problem((*where, key), unknown(key, (*allowed, *others)))
-        given = {key: setting.parameter for key, setting in allowed.items() if key in table}
-        return {key: self.value((*where, key), table[key], parameter) for key, parameter in given.items()}
+        given = {key: self.value((*where, key), table[key], allowed[key]) for key in allowed if key in table}
+        return {**defaults(allowed), **given}
 
-    def study(self) -> StudyPlan:
-        content = self.content
-        numbers = {**defaults(NUMBERS), **self.values((), content, NUMBERS, *_OTHERS, *_TABLES, TUNE)}
-        if TUNE in content:
+    def plan(self) -> StudyPlan:
+        numbers = self.values((), NUMBERS, *_OTHERS, *_TABLES, TUNE)
+        if TUNE in self.content:
             self.problem((TUNE,), "is not for a study: python -m sppo tune reads it")
-        name = content.get("name", "")
+        name = self.content.get("name", "")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             self.problem(("name",), "a study needs a name of letters, digits, dots, dashes and underscores")
-        if "total_timesteps" not in content:
+        if "total_timesteps" not in self.content:
             self.problem(("total_timesteps",), "missing: how many steps is each run?")
-        seeds, environments = self.seeds(), self.environments(numbers)
-        normalize = {**defaults(NORMALIZE), **self.values(("normalize",), self.table("normalize"), NORMALIZE)}
+        seeds, environments = self.seeds("seeds"), list(self.environments(numbers))
+        normalize = self.values(("normalize",), NORMALIZE)
         # Without any environment the algorithms are read all the same, for their own mistakes.
         settings = [
             (env, kwargs, label, cls, {**sizes, **own}, setting)
@@ -235,7 +193,7 @@ class Reader:
             self.problem(("grid",), "two runs have the same configuration")
         return StudyPlan(str(name), self.text, runs, tuple(self.varied), numbers["checkpoint_every"])
 
-    def seeds(self, where: tuple[str, ...] = ("seeds",)) -> list[int]:
+    def seeds(self, *where: str) -> list[int]:
         seeds = self.table(*where[:-1]).get(where[-1], [0])
         try:
             if isinstance(seeds, str):
@@ -250,111 +208,89 @@ class Reader:
             return []
         return seeds
 
-    def environments(self, numbers: Values) -> list[tuple[str, Values, Values]]:
+    def environments(self, numbers: Values) -> Iterator[tuple[str, Values, Values]]:
         """Name, sizes and arguments of each environment."""
         names = self.content.get("environments")
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             self.problem(("environments",), 'write a list of environment ids, e.g. ["Hopper-v5"]')
-            return []
+            return
         if len(set(names)) < len(names):
             self.problem(("environments",), "an environment appears twice")
-        for name in self.table("environment"):
-            if name not in names:
-                self.problem(("environment", name), "is not in the list of environments")
-        found: list[tuple[str, Values, Values]] = []
+        for where in ((), *(("algorithms", label) for label in self.table("algorithms"))):
+            for name in self.table(*where, "environment"):
+                if name not in names:
+                    self.problem((*where, "environment", name), "is not in the list of environments")
+        sizes = {
+            key: replace(NUMBERS[key], default=numbers[key]) for key in numbers if key != "checkpoint_every"
+        }
         for name in names:
             if (problem := environment_problem(name)) is not None:
                 self.problem(("environments",), problem)
-            table = self.table("environment", name)
-            own = self.values(("environment", name), table, _SIZES, "kwargs")
-            sizes = {key: own.get(key, numbers[key]) for key in _SIZES}
-            found.append((name, sizes, self.table("environment", name, "kwargs")))
-        return found
+            where = ("environment", name)
+            yield name, self.values(where, sizes, "kwargs"), self.table(*where, "kwargs")
 
     def algorithms(self, env: str) -> Iterator[tuple[str, str, Values, list[Values]]]:
         """Label, class, own sizes and settings of each algorithm in one environment."""
-        common, grid = self.table("parameters"), self.grid("grid")
         if not self.table("algorithms"):
             self.problem(("algorithms",), "name at least one, e.g. [algorithms.sppo]")
         # Nothing that some class or surrogate of the study knows is a mistake in what is common to all.
         known = {key for cls in CLASSES for key in algorithm_settings(cls)} | {"surrogate"}
         for label in self.table("algorithms"):
-            own, own_grid = self.own(label, env)
-            cls = own.pop("class", "sppo")
+            cls = self.table("algorithms", label).get("class", "sppo")
             if cls not in CLASSES or not _NAME.fullmatch(label):
                 self.problem(("algorithms", label, "class"), f"{cls!r} is none of {', '.join(CLASSES)}")
                 continue
-            surrogate = {**common, **own}.get("surrogate") if cls == "sppo" else None
+            said = self.said(label, env)
+            surrogate = said.get("surrogate") if cls == "sppo" else None
             try:
-                name = None if surrogate is None else checked("surrogate", surrogate, SURROGATE)
+                name = None if surrogate is None else checked("surrogate", surrogate.options[0], SURROGATE)
                 settings = algorithm_settings(cls, name)
             except ValueError as error:
-                self.problem(self.home(label, env, "surrogate"), str(error))
+                self.problem(said["surrogate"].where, str(error))
                 continue
             known |= settings.keys()
-            for keys, allowed in ((own, (*settings, *_OWN_SIZES)), (own_grid, tuple(settings))):
-                for key in keys:
-                    if key not in (*allowed, "surrogate"):
-                        self.problem(self.home(label, env, key), unknown(key, allowed))
-            if "surrogate" in {**grid, **own_grid}:
-                reason = "cannot vary: write an [algorithms.NAME] for each"
-                self.problem(self.home(label, env, "surrogate"), reason)
-            sizes = {
-                key: self.value(self.home(label, env, key), own[key], setting.parameter)
-                for key, setting in _OWN_SIZES.items()
-                if key in own
-            }
-            varied = {key: values for key, values in grid.items() if key not in own} | own_grid
-            axes = {key: [value] for key, value in {**common, **own}.items()} | varied
-            # What is common to the study holds where the algorithm knows it; TRPO has no clip, say.
-            axes = {key: values for key, values in axes.items() if key in settings}
-            self.varied.update(dict.fromkeys(key for key in varied if key in axes))
-            yield label, cls, sizes, self.points(label, env, axes, settings)
-        for name, shared in (("parameters", common), ("grid", grid)):
-            for key in shared:
+            # An algorithm may have its own number of environments, which make its batch.
+            allowed = {**settings, "n_envs": NUMBERS["n_envs"]}
+            points = self.points(said, allowed)
+            sizes = {"n_envs": points[0]["n_envs"]} if "n_envs" in said else {}
+            yield label, cls, sizes, [{key: point[key] for key in settings} for point in points]
+        for table in ("parameters", "grid"):
+            for key in self.table(table):
                 if key not in known:
-                    self.problem((name, key), unknown(key, known))
+                    self.problem((table, key), unknown(key, known))
 
-    def own(self, label: str, env: str) -> tuple[dict[str, object], dict[str, list[object]]]:
-        """What is written of one algorithm, and what of it varies; what is said for the environment wins."""
-        where = ("algorithms", label)
-        names = self.content.get("environments")
-        for name in self.table(*where, "environment"):
-            if isinstance(names, list) and name not in names:
-                self.problem((*where, "environment", name), "is not in the list of environments")
-        here = self.table(*where, "environment", env)
-        if "class" in here:
-            reason = "is the same in all environments: write an [algorithms.NAME] for each"
-            self.problem((*where, "environment", env, "class"), reason)
-        own = {key: value for key, value in self.table(*where).items() if key not in ("grid", "environment")}
-        grid = {key: values for key, values in self.grid(*where, "grid").items() if key not in here}
-        return {**own, **{key: value for key, value in here.items() if key != "class"}}, grid
-
-    def points(
-        self, label: str, env: str, axes: Mapping[str, list[object]], settings: Settings
-    ) -> list[Values]:
-        """One algorithm's settings: the defaults, with each combination of the values of its axes."""
-        base = defaults(settings)
-
-        def read(key: str, value: object) -> object:
-            found = self.value(self.home(label, env, key), value, settings[key].parameter)
-            return {**base[key], **found} if isinstance(found, dict) else found
-
-        points = itertools.product(*([read(key, one) for one in options] for key, options in axes.items()))
-        return [{**base, **dict(zip(axes, point, strict=True))} for point in points]
-
-    def home(self, label: str, env: str, key: str) -> tuple[str, ...]:
-        """Where a parameter of an algorithm in an environment was written."""
+    def said(self, label: str, env: str) -> dict[str, _Said]:
+        """What is said of one algorithm in one environment; what a later place says replaces it."""
         own = ("algorithms", label)
-        places = [(*own, "environment", env, key), (*own, "grid", key), (*own, key), ("grid", key)]
-        return next((place for place in places if place in self.lines), ("parameters", key))
+        grids = (("grid",), (*own, "grid"))
+        found: dict[str, _Said] = {}
+        for where in (("parameters",), grids[0], own, grids[1], (*own, "environment", env)):
+            for key, value in self.table(*where).items():
+                if where == own and key in ("class", "grid", "environment"):
+                    continue
+                varies = where in grids
+                if varies and not (isinstance(value, list) and value):
+                    self.problem((*where, key), f"{value!r} is not a list of values")
+                    continue
+                found[key] = _Said((*where, key), value if varies else [value], varies)
+        return found
 
-    def grid(self, *where: str) -> dict[str, list[object]]:
-        axes = self.table(*where)
-        for key, options in axes.items():
-            if not isinstance(options, list) or not options:
-                self.problem((*where, key), f"{options!r} is not a list of values")
-        return {key: options for key, options in axes.items() if isinstance(options, list)}
+    def points(self, said: Mapping[str, _Said], allowed: Parameters) -> list[Values]:
+        """One algorithm's settings: the defaults, with each combination of what is said."""
+        axes: dict[str, list[object]] = {}
+        for key, (where, options, varies) in said.items():
+            if varies and key in ("surrogate", "n_envs"):
+                self.problem(where, "cannot vary: write an [algorithms.NAME] for each")
+            elif key in allowed:
+                axes[key] = [self.value(where, option, allowed[key]) for option in options]
+                self.varied.update({key: None} if varies else {})
+            elif where[0] == "algorithms" and key == "class":
+                self.problem(where, "is the same in all environments: write an [algorithms.NAME] for each")
+            # What is common to the study holds where the algorithm knows it; TRPO has no clip, say.
+            elif where[0] == "algorithms" and key != "surrogate":
+                self.problem(where, unknown(key, allowed))
+        product = itertools.product(*axes.values())
+        return [{**defaults(allowed), **dict(zip(axes, point, strict=True))} for point in product]
 
     def table(self, *where: str) -> Values:
         """The table of this name; empty if there is none."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import pickle
 import shutil
+import subprocess
+import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,21 +24,22 @@ from sppo.records import run_files
 from sppo.records.config import RunConfig, differences, same_run
 from sppo.records.run_files import RunWriter, read_json
 from sppo.study.lock import BusyError, RunLock
-from sppo.study.provenance import git_revision, versions
 
 if TYPE_CHECKING:
     from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 
+#: Packages whose versions a training's numbers may depend on.
+_PACKAGES = ("sppo", "torch", "stable_baselines3", "sb3_contrib", "gymnasium", "mujoco", "numpy")
+
+
 @dataclass(frozen=True)
 class Options:
-    """How to execute runs; nothing here changes their results.
+    """How to execute runs; nothing here changes their results."""
 
-    :param checkpoint_every: iterations between two checkpoints
-    :param retry_failed: train runs again that have failed before
-    """
-
+    #: iterations between two checkpoints
     checkpoint_every: int
+    #: train runs again that have failed before
     retry_failed: bool = False
 
 
@@ -69,7 +75,7 @@ def execute(
         with RunLock(directory) as lock:
             sweep(directory)
             writer = RunWriter(directory, write_atomically, lock.check)
-            return _Attempt(config, writer, options, stop, report, watch).outcome()
+            return Attempt(config, writer, options, stop, report, watch).outcome()
     except BusyError as error:
         return Outcome("busy", str(error))
     except OSError as error:
@@ -86,7 +92,7 @@ def record_death(directory: Path, message: str) -> Outcome:
 
 
 @dataclass
-class _Attempt:
+class Attempt:
     """One attempt at a run, whose lock is held."""
 
     config: RunConfig
@@ -136,11 +142,10 @@ class _Attempt:
         # Not before: a run that is already done must not wait for torch.
         from sppo.study.training import Interrupted, train
 
-        how = (self.options.checkpoint_every, self.stop, self.report, self._progress, begin_again)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("default")
-                model = train(self.config, self.writer, *how)
+                model = train(self, begin_again)
         except Interrupted:
             return Outcome("interrupted", f"after {self.timesteps} of {self.config.total_timesteps} steps")
         finally:
@@ -149,7 +154,8 @@ class _Attempt:
         self._finish(model)
         return Outcome("completed")
 
-    def _progress(self, now: int) -> None:
+    def progress(self, now: int) -> None:
+        """To be called with the number of steps after each iteration."""
         first, self.timesteps = self.timesteps == 0, now
         if first or time.monotonic() - self.shown > 1.0 or now >= self.config.total_timesteps:
             self.shown = time.monotonic()
@@ -188,3 +194,31 @@ def _record_failure(writer: RunWriter, message: str, trace: str, timesteps: int)
     except OSError as second:
         return Outcome("failed", f"{message} (and this could not be recorded: {second})")
     return Outcome("failed", message)
+
+
+@cache
+def versions() -> dict[str, str]:
+    """The versions of what the numbers depend on."""
+    found = {"python": sys.version.split()[0]}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+@cache
+def git_revision() -> str | None:
+    """The revision of the source tree that this code runs from, with ``-dirty`` if it was changed."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(here), *arguments], capture_output=True, text=True, check=True, timeout=30
+        ).stdout.strip()
+
+    try:
+        # Installed into some other project's tree, that project's revision would say nothing.
+        git("ls-files", "--error-unmatch", str(Path(__file__).resolve()))
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", str(here)) else "")
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -16,7 +16,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from sppo.records.config import RunConfig
-from sppo.study.display import Display
 from sppo.study.execution import Options, Outcome, execute, record_death
 
 #: How often a run is taken up again whose process was killed from outside (by the out-of-memory killer).
@@ -39,15 +38,6 @@ class _Worker:
     connection: Connection
     outcome: Outcome | None = None
 
-    def receive(self, display: Display) -> None:
-        with contextlib.suppress(EOFError, OSError):
-            while self.connection.poll():
-                message = self.connection.recv()
-                if isinstance(message, Outcome):
-                    self.outcome = message
-                else:
-                    display.said(self.run, message)
-
 
 def single_threaded() -> None:
     """Let numerical libraries that are loaded from now on use one thread.
@@ -60,15 +50,14 @@ def single_threaded() -> None:
 class LocalPool:
     """Up to ``jobs`` processes at a time."""
 
-    def __init__(self, directory: Path, options: Options, jobs: int, display: Display) -> None:
+    def __init__(self, directory: Path, options: Options, jobs: int) -> None:
         single_threaded()
         # A server process imports torch once; each training is a fork of it: begun at once, isolated.
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOAD)
-        self._directory = directory
+        self.directory = directory
         self._options = options
         self._jobs = jobs
-        self._display = display
         self._killed: Counter[str] = Counter()
         self._stopping = False
         self.running: list[_Worker] = []
@@ -78,7 +67,7 @@ class LocalPool:
 
     def start(self, run: RunConfig) -> None:
         ours, theirs = self._context.Pipe()
-        arguments = (theirs, run, str(self._directory / run.directory_name), self._options)
+        arguments = (theirs, run, str(self.directory / run.directory_name), self._options)
         process = self._context.Process(target=_work, args=arguments, daemon=True)
         try:
             process.start()
@@ -88,14 +77,20 @@ class LocalPool:
         theirs.close()
         self.running.append(_Worker(run, process, ours))
 
-    def ended(self) -> Iterator[tuple[RunConfig, Outcome]]:
-        """What has ended, after waiting for half a second at most; ``"killed"`` is to be started again."""
+    def events(self) -> Iterator[tuple[RunConfig, str | Outcome]]:
+        """What was said, and what has ended (``"killed"``: to be started again), within half a second."""
         talking = [worker.connection for worker in self.running if worker.outcome is None]
         wait([*talking, *(worker.process.sentinel for worker in self.running)], timeout=0.5)
         for worker in list(self.running):
             # Asked first: the last words come before the end.
             code = worker.process.exitcode
-            worker.receive(self._display)
+            with contextlib.suppress(EOFError, OSError):
+                while worker.connection.poll():
+                    message = worker.connection.recv()
+                    if isinstance(message, str):
+                        yield worker.run, message
+                    else:
+                        worker.outcome = message
             if code is not None:
                 self.running.remove(worker)
                 # An orphan, of which nobody will tell how it ends, ends with its pipe.
@@ -120,7 +115,7 @@ class LocalPool:
                 return Outcome("killed", "its process was killed; it goes on from its last checkpoint")
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         message = f"the training process died ({name}), see {LOG}; out of memory, or a crash in a library"
-        return record_death(self._directory / run.directory_name, message)
+        return record_death(self.directory / run.directory_name, message)
 
 
 def _work(connection: Connection, run: RunConfig, directory: str, options: Options) -> None:

@@ -21,6 +21,9 @@ import time
 from functools import cache
 from pathlib import Path
 
+from sppo.records.parameters import Values
+from sppo.records.run_files import read_json
+
 FILE = ".lock"
 HEARTBEAT_SECONDS = 10.0
 SILENCE_SECONDS = 60.0
@@ -36,10 +39,7 @@ class BusyError(RuntimeError):
 
 
 class RunLock:
-    """Exclusive use of a run directory, as a context manager.
-
-    :raises BusyError: on entry, if somebody else has it
-    """
+    """Exclusive use of a run directory; :class:`BusyError` on entry, if somebody else has it."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.path = Path(directory, FILE)
@@ -69,18 +69,15 @@ class RunLock:
         os.close(self._descriptor)
 
     def check(self) -> None:
-        """To be called before every write.
-
-        :raises BusyError: if another machine has taken over meanwhile
-        """
-        if (owner := _owner(self.path)) != self._me:
+        """To be called before every write: :class:`BusyError` if another machine has taken over meanwhile."""
+        if (owner := read_json(self.path)) != self._me:
             raise BusyError(f"taken over by {_describe(owner)}, since this process was silent for too long")
 
     def _acquire(self) -> None:
         deadline = time.monotonic() + _INSIST_SECONDS
         while (held := _held(self.path, self._descriptor, fcntl.LOCK_EX)) and time.monotonic() < deadline:
             time.sleep(0.05)
-        before = _owner(self.path)
+        before = read_json(self.path)
         if held:
             raise BusyError(f"it is being trained by {_describe(before)}")
         os.ftruncate(self._descriptor, 0)
@@ -122,7 +119,7 @@ def _held(path: Path, descriptor: int, kind: int) -> bool:
         if error.errno not in _UNSUPPORTED:
             raise
         flocked = False
-    owner = _owner(path)
+    owner = read_json(path)
     if owner is None or (flocked and owner.get("kernel") == _kernel()):
         return False
     # Both times come from the storage's clock, since machines' clocks differ.
@@ -136,14 +133,6 @@ def _held(path: Path, descriptor: int, kind: int) -> bool:
         probe.unlink(missing_ok=True)
 
 
-def _owner(path: Path) -> dict[str, object] | None:
-    try:
-        owner = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return owner if isinstance(owner, dict) else None
-
-
 @cache
 def _kernel() -> str:
     """The running kernel, within which ``flock`` can be relied on: across containers, but not reboots."""
@@ -153,5 +142,5 @@ def _kernel() -> str:
         return socket.gethostname()
 
 
-def _describe(owner: dict[str, object] | None) -> str:
+def _describe(owner: Values | None) -> str:
     return "another process" if owner is None else f"process {owner.get('pid')} on {owner.get('host')}"

@@ -13,6 +13,7 @@ from sppo.records.parameters import surrogate_of
 from sppo.study.lock import is_locked
 from sppo.surrogates import TRAINING
 
+Found = Sequence[tuple[RunConfig, str]]
 #: In the order in which tables show them.
 STATUSES = ("completed", "running", "interrupted", "failed", "pending")
 
@@ -25,9 +26,9 @@ _EVALUATE = 200e-6
 _EPISODE = 700
 
 
-def statuses(runs: Sequence[RunConfig], directory: Path) -> list[str]:
-    """The status of each run; looks at file names only, so that thousands take a moment."""
-    return [_status(os.path.join(directory, run.directory_name)) for run in runs]
+def with_status(runs: Sequence[RunConfig], directory: Path) -> Found:
+    """Each run with its status; looks at file names only, so that thousands take a moment."""
+    return [(run, _status(os.path.join(directory, run.directory_name))) for run in runs]
 
 
 def _status(run: str) -> str:
@@ -67,9 +68,9 @@ def makespan(costs: Sequence[float], jobs: int) -> float:
     return max(sum(costs) / jobs, *costs, 0.0)
 
 
-def calibration(runs: Sequence[RunConfig], found: Sequence[str], directory: Path) -> tuple[float, int]:
+def calibration(found: Found, directory: Path) -> tuple[float, int]:
     """Measured over predicted seconds of (a sample of) the completed runs, and how many those were."""
-    done = [run for run, status in zip(runs, found, strict=True) if status == "completed"]
+    done = [run for run, status in found if status == "completed"]
     seconds: list[tuple[float, float]] = []
     for run in done[:: max(1, len(done) // 200)]:
         result = run_files.read_json(directory / run.directory_name / run_files.RESULT) or {}
@@ -79,12 +80,12 @@ def calibration(runs: Sequence[RunConfig], found: Sequence[str], directory: Path
     return measured / predicted, len(seconds)
 
 
-def table(runs: Sequence[RunConfig], found: Sequence[str]) -> str:
+def table(found: Found) -> str:
     """Counts by environment and algorithm."""
     cells: dict[tuple[str, str], Counter[str]] = {}
-    for run, status in zip(runs, found, strict=True):
+    for run, status in found:
         cells.setdefault((run.env, run.algorithm), Counter())[status] += 1
-    cells["total", ""] = Counter(found)
+    cells["total", ""] = Counter(status for _, status in found)
     rows = [["environment", "algorithm", "runs", *STATUSES]]
     for labels, counts in cells.items():
         rows.append([*labels, str(counts.total()), *(str(counts[status] or "-") for status in STATUSES)])

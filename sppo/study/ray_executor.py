@@ -17,7 +17,6 @@ from types import ModuleType
 
 from sppo.records import run_files
 from sppo.records.config import RunConfig
-from sppo.study.display import Display
 from sppo.study.execution import Options, Outcome, execute
 from sppo.study.local import THREAD_VARIABLES
 from sppo.study.lock import SILENCE_SECONDS, is_locked
@@ -32,9 +31,7 @@ class RayPool:
     :param address: of a running cluster (``"auto"``: the one of this machine); ``None`` starts a local one
     """
 
-    def __init__(
-        self, directory: Path, options: Options, address: str | None, cpus: float, display: Display
-    ) -> None:
+    def __init__(self, directory: Path, options: Options, address: str | None, cpus: float) -> None:
         try:
             import ray
         except ImportError as error:
@@ -44,12 +41,11 @@ class RayPool:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
         environment = {"env_vars": dict.fromkeys(THREAD_VARIABLES, "1")}
         self._task = ray.remote(num_cpus=cpus, max_retries=_RETRIES, runtime_env=environment)(_task)
-        self._directory = directory.resolve()
+        self.directory = directory.resolve()
         # One per runner: others may be at work in the same directory.
-        self._stop_file = self._directory / run_files.BOOKKEEPING / f"stop-{uuid.uuid4().hex}"
+        self._stop_file = self.directory / run_files.BOOKKEEPING / f"stop-{uuid.uuid4().hex}"
         self._options = options
         self._cpus = cpus
-        self._display = display
         self.running: dict[object, RunConfig] = {}
 
     def has_room(self) -> bool:
@@ -57,40 +53,35 @@ class RayPool:
         return len(self.running) < max(1, int(self._ray.cluster_resources().get("CPU", 1) / self._cpus))
 
     def start(self, run: RunConfig) -> None:
-        place = str(self._directory / run.directory_name)
+        place = str(self.directory / run.directory_name)
         self.running[self._task.remote(run, place, self._options, str(self._stop_file))] = run
 
-    def ended(self) -> Iterator[tuple[RunConfig, Outcome]]:
+    def events(self) -> Iterator[tuple[RunConfig, str | Outcome]]:
+        errors = self._ray.exceptions
         done, _ = self._ray.wait(list(self.running), num_returns=1, timeout=0.5)
         for reference in done:
             run = self.running.pop(reference)
-            yield run, self._outcome(run, reference)
+            try:
+                outcome, messages = self._ray.get(reference)
+            except errors.TaskCancelledError:
+                words = "cancelled; goes on from its last checkpoint, if it has one"
+                outcome, messages = Outcome("interrupted", words), []
+            except errors.RayError as error:
+                first = str(error).strip().splitlines()[0]
+                words = f"Ray gave up ({type(error).__name__}: {first}); run again to go on"
+                outcome, messages = Outcome("interrupted", words), []
+            yield from ((run, event) for event in (*messages, outcome))
 
     def stop(self, at_once: bool) -> None:
         self._stop_file.touch()
         for reference, run in self.running.items():
             # Those that wait for room in the cluster would see the file only once they got it.
-            if at_once or not is_locked(self._directory / run.directory_name):
+            if at_once or not is_locked(self.directory / run.directory_name):
                 with contextlib.suppress(Exception):
                     self._ray.cancel(reference, force=at_once)
 
     def close(self) -> None:
         self._stop_file.unlink(missing_ok=True)
-
-    def _outcome(self, run: RunConfig, reference: object) -> Outcome:
-        errors = self._ray.exceptions
-        try:
-            outcome, messages = self._ray.get(reference)
-        except errors.TaskCancelledError:
-            return Outcome("interrupted", "cancelled; goes on from its last checkpoint, if it has one")
-        except errors.RayError as error:
-            first = str(error).strip().splitlines()[0]
-            return Outcome(
-                "interrupted", f"Ray gave up ({type(error).__name__}: {first}); run again to go on"
-            )
-        for message in messages:
-            self._display.said(run, message)
-        return outcome
 
 
 def _task(run: RunConfig, directory: str, options: Options, stop_file: str) -> tuple[Outcome, list[str]]:

@@ -9,14 +9,14 @@ parameters are flags, too.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sppo.parameters import LINEAR, NONE, Parameter, checked
+from sppo.parameters import COUNT, NONE, reader
 from sppo.records import run_files
 from sppo.records.config import RunConfig
 from sppo.records.parameters import (
@@ -24,8 +24,7 @@ from sppo.records.parameters import (
     NORMALIZE,
     POLICY_KWARGS,
     SURROGATE,
-    Setting,
-    Settings,
+    Parameters,
     check_together,
     surrogate_of,
     surrogate_settings,
@@ -36,7 +35,6 @@ from sppo.study.local import single_threaded
 from sppo.study.overview import duration
 from sppo.study.runner import Stopper
 
-_STEPS = Setting(1_000_000, NUMBERS["total_timesteps"].parameter)
 _METAVARS = {"int": "N", "name": "NAME", "numbers": "WIDTH"}
 
 
@@ -59,18 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_flags(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, RunConfig]:
-    """The flags, and the run that they describe.
-
-    :raises ValueError: if it is impossible
-    """
+    """The flags, and the run that they describe; ``ValueError`` if it is impossible."""
     # Which flags there are depends on the surrogate.
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--surrogate")
     surrogate = surrogate_settings(first.parse_known_args(argv)[0].surrogate)
-    algorithm = {name: one for name, one in CLASSES["sppo"].items() if one.parameter.kind != "table"}
+    algorithm = {name: one for name, one in CLASSES["sppo"].items() if one.kind != "table"}
     parser = _parser()
     _add_flags(parser.add_argument_group("algorithm"), algorithm)
-    _add_flags(parser.add_argument_group("surrogate"), {**surrogate, "surrogate": Setting(None, SURROGATE)})
+    _add_flags(parser.add_argument_group("surrogate"), {**surrogate, "surrogate": SURROGATE})
     _add_flags(parser.add_argument_group("networks"), POLICY_KWARGS)
     _add_flags(parser.add_argument_group("normalisation"), NORMALIZE, "normalize_")
     args = parser.parse_args(argv)
@@ -109,15 +104,17 @@ def _parser() -> argparse.ArgumentParser:
         "--algorithm", metavar="LABEL", help="name in reports (default: sppo, ppo, smdpo, ...)"
     )
     parser.add_argument("--retry-failed", action="store_true", help="try again where DIR holds a failed run")
-    others = {name: setting for name, setting in NUMBERS.items() if name != "total_timesteps"}
-    _add_flags(parser, {"steps": _STEPS, "seed": Setting(0, SEED), **others})
+    others = dict(NUMBERS)
+    steps = replace(others.pop("total_timesteps"), default=1_000_000)
+    _add_flags(parser, {"steps": steps, "seed": SEED, **others})
     # Unless it is said, as many as there are batches are enough.
     parser.set_defaults(evaluations=None)
     return parser
 
 
-def _add_flags(group: argparse._ActionsContainer, settings: Settings, prefix: str = "") -> None:
-    for name, (default, parameter) in settings.items():
+def _add_flags(group: argparse._ActionsContainer, parameters: Parameters, prefix: str = "") -> None:
+    for name, parameter in parameters.items():
+        default = parameter.default
         shown = " ".join(map(str, default)) if isinstance(default, list) else default
         options: dict[str, Any] = {"default": default, "metavar": _METAVARS.get(parameter.kind, "X")}
         options["help"] = f"{parameter.help} (default: {NONE if default is None else shown})"
@@ -127,28 +124,10 @@ def _add_flags(group: argparse._ActionsContainer, settings: Settings, prefix: st
         elif parameter.kind == "choice":
             options.update(choices=parameter.choices, metavar=None)
         elif parameter.kind == "numbers":
-            options.update(type=_reader(name, Parameter("int", "", low=1)), nargs="+")
+            options.update(type=COUNT, nargs="+")
         else:
-            options["type"] = _reader(name, parameter)
+            options["type"] = reader(parameter)
         group.add_argument("--" + (prefix + name).replace("_", "-"), dest=prefix + name, **options)
-
-
-def _reader(name: str, parameter: Parameter) -> Callable[[str], object]:
-    """From the text after a flag to the value, checked; ``1e6`` is a whole number."""
-
-    def read(text: str) -> object:
-        value: object = text
-        if parameter.kind != "name" and text != NONE and not text.startswith(LINEAR):
-            with contextlib.suppress(ValueError):
-                value = float(text)
-                if parameter.kind == "int":
-                    value = (int(text) if text.isdigit() else int(value)) if value.is_integer() else text
-        try:
-            return checked(name, value, parameter)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return read
 
 
 def _progress(config: RunConfig, directory: Path) -> Callable[[int], None]:

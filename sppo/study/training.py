@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -31,44 +31,42 @@ from sppo.checkpoint import (
 from sppo.checkpoint.model import RESUMPTION, put_back_log
 from sppo.checkpoint.records import cut_events, cut_table
 from sppo.envs.factory import InProcessVecEnv
+from sppo.envs.generators import capture_generators, restore_generators
 from sppo.parameters import LINEAR
 from sppo.records.config import RunConfig
 from sppo.records.run_files import CHECKPOINTS, EVALUATIONS, RESTARTS, TENSORBOARD, RunWriter
-from sppo.study.evaluation import evaluate
+
+if TYPE_CHECKING:
+    from sppo.study.execution import Attempt
 
 _ACTIVATIONS = {"tanh": th.nn.Tanh, "relu": th.nn.ReLU}
+#: Episodes of an evaluation that are played side by side, so that they share passes through the policy.
+_SIDE_BY_SIDE = 16
+
+Observation = np.ndarray | dict[str, np.ndarray]
 
 
 class Interrupted(Exception):
     """The training was asked to stop, and did, after writing a checkpoint."""
 
 
-def train(
-    config: RunConfig,
-    writer: RunWriter,
-    checkpoint_every: int,
-    stop: Callable[[], bool],
-    report: Callable[[str], None],
-    progress: Callable[[int], None],
-    begin_again: bool = False,
-) -> OnPolicyAlgorithm:
+def train(attempt: Attempt, begin_again: bool) -> OnPolicyAlgorithm:
     """Train one run to its end, from its newest checkpoint or from the beginning.
 
-    :param stop: asked between iterations; ``True`` ends the training after a checkpoint
-    :param report: called with messages for the user
-    :param progress: called with the number of steps after each iteration
     :param begin_again: where no checkpoint can be continued, keep them aside and begin from the first step
-    :raises Interrupted: if ``stop`` said so
+    :raises Interrupted: if the attempt was asked to stop
     """
     th.set_num_threads(1)
+    config = attempt.config
     reason = why_inexact(lambda: make_environment(config))
     if reason is not None:
-        report(f"{config.env} cannot be resumed exactly; if interrupted, its episodes start again: {reason}")
-    model = _take_up(config, writer, report, begin_again)
+        inexact = "cannot be resumed exactly; if interrupted, its episodes start again"
+        attempt.report(f"{config.env} {inexact}: {reason}")
+    model = _take_up(attempt, begin_again)
     try:
         model.learn(
             config.total_timesteps - model.num_timesteps,
-            callback=_BetweenIterations(config, writer, checkpoint_every, stop, progress),
+            callback=_BetweenIterations(attempt),
             reset_num_timesteps=model.num_timesteps == 0,
         )
     finally:
@@ -133,20 +131,18 @@ def _argument(name: str, value: Any) -> Any:
     return value
 
 
-def _take_up(
-    config: RunConfig, writer: RunWriter, report: Callable[[str], None], begin_again: bool
-) -> OnPolicyAlgorithm:
-    directory = writer.directory / CHECKPOINTS
+def _take_up(attempt: Attempt, begin_again: bool) -> OnPolicyAlgorithm:
+    config, directory = attempt.config, attempt.directory
     try:
-        checkpoint = newest_readable(directory, report)
-        return _begin(config, writer.directory) if checkpoint is None else _go_on(config, writer, checkpoint)
+        checkpoint = newest_readable(directory / CHECKPOINTS, attempt.report)
+        return _begin(config, directory) if checkpoint is None else _go_on(config, attempt.writer, checkpoint)
     except CheckpointError as error:
         if not begin_again:
             raise CheckpointError(f"{error}; --retry-failed begins again from the first step") from error
-        for path in checkpoints(directory):
+        for path in checkpoints(directory / CHECKPOINTS):
             path.rename(path.with_suffix(".unreadable"))
-        report(f"{error}: begun again from the first step")
-        return _begin(config, writer.directory)
+        attempt.report(f"{error}: begun again from the first step")
+        return _begin(config, directory)
 
 
 def _begin(config: RunConfig, directory: Path) -> OnPolicyAlgorithm:
@@ -175,6 +171,59 @@ def _go_on(config: RunConfig, writer: RunWriter, checkpoint: Path) -> OnPolicyAl
     return model
 
 
+def evaluate(
+    model: OnPolicyAlgorithm, make: Callable[[], gym.Env], seed: int, number: int, episodes: int
+) -> list[tuple[float, int]]:
+    """Return and length of each episode of an evaluation: deterministic actions, raw rewards.
+
+    They depend on the policy, the seed and the evaluation's number only: every episode has its own seed, the
+    environments are new, and the process-wide generators are left as they were found. An evaluation needs no
+    place in a checkpoint, and a training does not depend on how often it is evaluated.
+    """
+    generators = capture_generators()
+    sequences = [np.random.SeedSequence([seed, number, one]) for one in range(episodes)]
+    seeds = [int(sequence.generate_state(1)[0]) for sequence in sequences]
+    played: list[tuple[float, int]] = []
+    try:
+        for first in range(0, episodes, _SIDE_BY_SIDE):
+            together = seeds[first : first + _SIDE_BY_SIDE]
+            environments = [make() for _ in together]
+            played += _play(model, environments, together)
+            for env in environments:
+                env.close()
+    finally:
+        restore_generators(generators)
+    return played
+
+
+def _play(
+    model: OnPolicyAlgorithm, environments: Sequence[gym.Env], seeds: Sequence[int]
+) -> list[tuple[float, int]]:
+    normalize = model.get_vec_normalize_env()
+    observations = [env.reset(seed=seed)[0] for env, seed in zip(environments, seeds, strict=True)]
+    returns, lengths = [0.0] * len(seeds), [0] * len(seeds)
+    active = list(range(len(seeds)))
+    while active:
+        batch = _stack([observations[index] for index in active])
+        if normalize is not None:
+            batch = normalize.normalize_obs(batch)
+        actions, _ = model.predict(batch, deterministic=True)
+        for action, index in zip(actions, list(active), strict=True):
+            observations[index], reward, terminated, truncated, _ = environments[index].step(action)
+            returns[index] += float(reward)
+            lengths[index] += 1
+            if terminated or truncated:
+                active.remove(index)
+    return list(zip(returns, lengths, strict=True))
+
+
+def _stack(observations: Sequence[Observation]) -> Observation:
+    first = observations[0]
+    if isinstance(first, dict):
+        return {key: np.stack([one[key] for one in observations]) for key in first}
+    return np.stack(observations)  # type: ignore[arg-type]
+
+
 class _BetweenIterations(ExactCheckpointCallback):
     """All that a run does between two iterations: it tells how far it is, evaluates, writes a checkpoint.
 
@@ -183,20 +232,11 @@ class _BetweenIterations(ExactCheckpointCallback):
     Nothing is written unless the directory is still the run's own.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        writer: RunWriter,
-        every: int,
-        stop: Callable[[], bool],
-        progress: Callable[[int], None],
-    ) -> None:
-        table = writer.directory / EVALUATIONS
-        super().__init__(writer.directory / CHECKPOINTS, every, tables=[table], identity=config.hash)
-        self._config = config
-        self._writer = writer
-        self._stop = stop
-        self._progress = progress
+    def __init__(self, attempt: Attempt) -> None:
+        table, every = attempt.directory / EVALUATIONS, attempt.options.checkpoint_every
+        place, identity = attempt.directory / CHECKPOINTS, attempt.config.hash
+        super().__init__(place, every, tables=[table], identity=identity)
+        self._attempt = attempt
         self._evaluated = 0
 
     def _on_training_start(self) -> None:
@@ -207,7 +247,7 @@ class _BetweenIterations(ExactCheckpointCallback):
     def _on_rollout_start(self) -> None:
         self._look()
         super()._on_rollout_start()
-        if self._stop():
+        if self._attempt.stop():
             if self.num_timesteps > 0:
                 self.save()
             raise Interrupted
@@ -221,33 +261,33 @@ class _BetweenIterations(ExactCheckpointCallback):
         self._look()
 
     def save(self) -> Path:
-        self._writer.guard()
+        self._attempt.writer.guard()
         return super().save()
 
     def keep_last_good(self, error: FloatingPointError, timesteps: int | None) -> None:
-        self._writer.guard()
+        self._attempt.writer.guard()
         super().keep_last_good(error, timesteps)
 
     def _look(self) -> None:
         for name, tensor in self.model.policy.state_dict().items():
             self._require_finite(tensor, f"the weights {name}")
-        self._progress(self.num_timesteps)
+        self._attempt.progress(self.num_timesteps)
         due = self._due()
         if due > self._evaluated:
             self._evaluated = due
             self._evaluate(due)
 
     def _due(self) -> int:
-        config = self._config
+        config = self._attempt.config
         return min(config.evaluations, self.num_timesteps * config.evaluations // config.total_timesteps)
 
     def _evaluate(self, number: int) -> None:
-        config = self._config
+        config = self._attempt.config
         model: OnPolicyAlgorithm = self.model  # type: ignore[assignment]
         episodes = evaluate(
             model, lambda: make_environment(config), config.seed, number, config.eval_episodes
         )
-        self._writer.evaluation(number, self.num_timesteps, episodes)
+        self._attempt.writer.evaluation(number, self.num_timesteps, episodes)
         reward, length = np.mean(episodes, axis=0).tolist()
         values = {"eval/mean_reward": reward, "eval/mean_ep_length": length}
         # Not through logger.record, which would mix them with the values of the next iteration.

@@ -6,7 +6,7 @@ import argparse
 import csv
 import json
 from collections.abc import Callable
-from dataclasses import make_dataclass
+from dataclasses import make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import pytest
 from sppo.parameters import Parameter
 from sppo.records import parameters
 from sppo.records.config import RunConfig, same_run
-from sppo.records.parameters import Setting
 from sppo.records.published import completed_runs
 from sppo.records.run_files import BOOKKEEPING, PLAN, RunWriter
 from sppo.records.studies import read_records
@@ -24,7 +23,7 @@ from sppo.study.definition import StudyError, parse_plan, read_plan
 from sppo.surrogates import family, parameter
 
 PUBLISHED = sorted((Path(__file__).parents[2] / "benchmarks" / "results" / "mujoco").glob("*/runs.csv"))
-NEW = Setting(0.5, Parameter("float", "changes nothing at 0.5"))
+NEW = Parameter("float", "changes nothing at 0.5", 0.5)
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -41,13 +40,14 @@ def with_parameters_of_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     for table in tables:
         monkeypatch.setitem(table, "fictitious", NEW)
     for table in parameters.CLASSES.values():
-        shape, described = table["policy_kwargs"]
-        monkeypatch.setitem(table, "policy_kwargs", Setting({**shape, "fictitious": 0.5}, described))
+        shape = table["policy_kwargs"]
+        default = parameters.defaults(parameters.POLICY_KWARGS)
+        monkeypatch.setitem(table, "policy_kwargs", replace(shape, default=default))
 
 
 def with_parameters_of_surrogates(monkeypatch: pytest.MonkeyPatch) -> None:
     for cell, kind in list(family._TABLE.items()):
-        field = parameter(NEW.default, "float", NEW.parameter.help)
+        field = parameter(0.5, "float", NEW.help)
         extended = make_dataclass(kind.__name__, [("fictitious", float, field)], bases=(kind,), frozen=True)
         monkeypatch.setitem(family._TABLE, cell, extended)
         monkeypatch.setattr(parameters, kind.__name__, extended)

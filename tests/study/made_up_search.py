@@ -83,7 +83,7 @@ class MadeUpRuns:
     die_at: int | None = None
     done: list[RunConfig] = field(default_factory=list)
 
-    def __call__(self, todo: Sequence[RunConfig], pool: Path, display: object, stopper: Any) -> list[Outcome]:
+    def __call__(self, todo: Sequence[RunConfig], settled: object, pool: Path, stopper: Any) -> list[Outcome]:
         for run in todo:
             if len(self.done) == self.die_at:
                 raise MemoryError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -216,6 +217,16 @@ def test_seeds() -> None:
     assert parse_seeds("0:2, 7") == [0, 1, 7]
     with pytest.raises(ValueError, match="not a list of seeds"):
         parse_seeds("-1")
+
+
+def test_the_example_of_the_documentation() -> None:
+    page = (STUDIES.parents[1] / "docs" / "studies.md").read_text()
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    runs = parse_plan(text, "studies.md").runs
+    # Per environment and seed: ppo 2, smdpo 3, spo 2, trpo 1.
+    assert len(runs) == 2 * 5 * (2 + 3 + 2 + 1)
+    ant = next(run for run in runs if (run.env, run.algorithm) == ("Ant-v5", "trpo"))
+    assert (ant.n_envs, ant.total_timesteps, ant.parameters["target_kl"]) == (2, 500_000, 0.02)
 
 
 @pytest.mark.parametrize("name", ["mujoco", "mujoco-nodecay"])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sppo.study.display import Display
 from sppo.study.execution import Outcome
 from sppo.study.overview import duration, makespan, predicted_seconds, table
+from sppo.study.runner import Display
 from tests.study.trained_runs import small_config
 
 RUNS = [small_config(seed=seed) for seed in range(4)]
@@ -59,7 +59,7 @@ def test_several_runs_at_a_time() -> None:
 
 
 def test_tables_and_durations() -> None:
-    text = table(RUNS, ["completed", "failed", "pending", "pending"])
+    text = table(list(zip(RUNS, ["completed", "failed", "pending", "pending"], strict=True)))
     assert text.splitlines()[-1].split() == ["total", "4", "1", "-", "-", "1", "2"]
     assert [duration(seconds) for seconds in (5, 600, 7500, 200_000)] == [
         "5 s",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sppo.study.display import Display
 from sppo.study.execution import Options
 from sppo.study.local import LocalPool
 
@@ -18,5 +17,5 @@ def test_numbas_threads_stay_usable(tmp_path: Path) -> None:
         return x + 1.0
 
     numba.set_num_threads(numba.get_num_threads())
-    LocalPool(tmp_path, Options(1), 1, Display([], [], (), tmp_path))
+    LocalPool(tmp_path, Options(1), 1)
     assert compiled(1.0) == 2.0

@@ -129,6 +129,14 @@ def test_flags_that_match_nothing_list_the_choices(
     assert message in capsys.readouterr().err
 
 
+def test_no_cpus_for_a_task_are_refused(
+    study_file: Callable[..., Path], capsys: pytest.CaptureFixture
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", str(study_file(["CartPole-v1"])), "--executor", "ray", "--cpus", "0"])
+    assert "--cpus: 0.0 is too small: must be above 0" in capsys.readouterr().err
+
+
 def test_the_time_of_one_run_is_not_divided_by_the_cores(
     study_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from optuna import Trial
 from torch import nn
 
 from sppo.records.config import RunConfig
 from sppo.study import tune_command
-from sppo.study.best_trials import as_toml, as_yaml
 from sppo.study.definition import parse_plan
 from sppo.study.execution import Outcome
-from sppo.study.tune_command import REASON, main
-from sppo.study.tuning import Dimension, read_tuning
+from sppo.study.tune_command import REASON, as_toml, as_yaml, main
+from sppo.study.tuning import read_tuning
 from tests.study.made_up_search import (
     ENVIRONMENTS,
     FILE,
@@ -119,19 +119,19 @@ def test_killed_while_a_trial_is_drawn(
     search: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Any, Any]
 ) -> None:
     """Part of its parameters is in the journal; the others are what they would have been."""
-    original, calls = Dimension.draw, 0
+    original, calls = Trial._suggest, 0
 
-    def draw(self: Dimension, trial: Any) -> None:
+    def suggest(self: Trial, *args: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 12 * 7 + 4:
+        if calls == 12 * 8 + 5:
             raise MemoryError
-        original(self, trial)
+        return original(self, *args)
 
-    monkeypatch.setattr(Dimension, "draw", draw)
+    monkeypatch.setattr(Trial, "_suggest", suggest)
     with pytest.raises(MemoryError):
         search()
-    # Four entries of three parameters: a learning rate has one for its schedule.
+    # Four entries of eight: a learning rate has one for its schedule.
     assert len(trials(tmp_path / "out")[-1][2]) == 4
     search()
     assert trials(tmp_path / "out") == whole[0]
@@ -229,7 +229,7 @@ def test_one_environment_alone(
     assert [len(one[4]) for one in trials(tmp_path / "out", ["Pendulum-v1"])] == [2, 2, 2]
     assert len(trials(tmp_path / "out")) == 2
     assert search("--env", "Hopper-v5")[0] == 2
-    assert "--env Hopper-v5: the study has CartPole-v1, Acrobot-v1, Pendulum-v1" in capsys.readouterr().err
+    assert "--env Hopper-v5: the study has Acrobot-v1, CartPole-v1, Pendulum-v1" in capsys.readouterr().err
     assert search("--show", "--env", "CartPole-v1")[0] == 2
     assert "holds no search over CartPole-v1" in capsys.readouterr().err
 
