@@ -62,10 +62,7 @@ class NotRestorable(Exception):
 
 @contextmanager
 def refused(label: str, advice: str = "") -> Iterator[None]:
-    """Whatever senseless contents raise inside becomes a :class:`LoadError` that names the file.
-
-    :param advice: what to tell the user besides the reason, if that is not told yet
-    """
+    """Whatever senseless contents raise inside becomes a :class:`LoadError` that names the file."""
     try:
         yield
     except LoadError as reason:

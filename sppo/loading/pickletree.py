@@ -91,10 +91,7 @@ class Tree:
 
 
 def parse(data: bytes, budget: Budget) -> Tree:
-    """The tree behind one pickle.
-
-    :raises ValueError: if ``data`` is no well-formed pickle
-    """
+    """The tree behind one pickle; :class:`ValueError` if ``data`` is no well-formed one."""
     budget.memory(3 * len(data))
     try:
         with warnings.catch_warnings():
