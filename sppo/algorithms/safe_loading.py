@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sppo.loading.model_file import NORMALIZATION_MEMBER, SCHEDULES_MEMBER
 from sppo.loading.normalization import Normalization
-from sppo.loading.restore import Path, carried_normalization, checked, fitting_weights, read_bytes
+from sppo.loading.restore import carried_normalization, checked, fitting_weights, read_bytes
 from sppo.loading.schedules import stored
 
 
@@ -32,7 +32,7 @@ class SafeLoading(OnPolicyAlgorithm):
 
     def save(
         self,
-        path: Path,
+        path: str | pathlib.Path | io.BufferedIOBase,
         exclude: Iterable[str] | None = None,
         include: Iterable[str] | None = None,
     ) -> None:
@@ -48,8 +48,6 @@ class SafeLoading(OnPolicyAlgorithm):
         members = {SCHEDULES_MEMBER: json.dumps(by_value)} if by_value else {}
         if "normalization" not in exclude and (normalization := self.normalization) is not None:
             members[NORMALIZATION_MEMBER] = normalization.as_json()
-        if not members:
-            return super().save(path, exclude, include)
         stream = io.BytesIO()
         super().save(stream, exclude, include)
         with zipfile.ZipFile(stream, "a") as archive:
@@ -59,12 +57,11 @@ class SafeLoading(OnPolicyAlgorithm):
         file.write(stream.getvalue())
         if isinstance(path, (str, pathlib.Path)):
             file.close()
-        return None
 
     @classmethod
     def load(
         cls,
-        path: Path,
+        path: str | pathlib.Path | io.BufferedIOBase,
         env: GymEnv | None = None,
         device: th.device | str = "auto",
         custom_objects: dict[str, object] | None = None,
@@ -155,7 +152,7 @@ class SafeLoading(OnPolicyAlgorithm):
 
     def set_parameters(
         self,
-        load_path_or_dict: Path | dict[str, th.Tensor],
+        load_path_or_dict: str | pathlib.Path | io.BufferedIOBase | dict[str, th.Tensor],
         exact_match: bool = True,
         device: th.device | str = "auto",
     ) -> None:

@@ -56,9 +56,6 @@ class LoadError(ValueError):
 class NotRestorable(Exception):
     """One value of a file cannot be rebuilt without running the file's code; the message says why."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(printable(message, 300))
-
 
 @contextmanager
 def refused(label: str, advice: str = "") -> Iterator[None]:

@@ -91,7 +91,8 @@ def _pickle_report(raw: bytes, label: str) -> tuple[list[str], bool]:
     try:
         restored = Rebuilder(tree).root()
     except NotRestorable as reason:
-        return [f"{label}: a pickle that is not restored: {reason}", *_verdict(calls, True)], False
+        why = printable(str(reason), 300)
+        return [f"{label}: a pickle that is not restored: {why}", *_verdict(calls, True)], False
     lines = _statistics(restored) if isinstance(restored, Normalization) else []
     kind = "VecNormalize" if lines else type(restored).__name__
     return [f"{label}: a pickled {kind}", "", *lines, *_verdict(calls, False)], not calls

@@ -121,7 +121,7 @@ class Rebuilder:
 
     def arguments(self, call: Call, *counts: int) -> list[Any]:
         """The values of the positional arguments, of which there must be one of ``counts``."""
-        if not isinstance(call.args, tuple) or call.kwargs is not None or len(call.args) not in counts:
+        if not isinstance(call.args, tuple) or len(call.args) not in counts:
             raise NotRestorable(f"{call} got unexpected arguments")
         return [self.value(arg) for arg in call.args]
 

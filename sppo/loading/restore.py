@@ -137,7 +137,9 @@ def carried_normalization(raw: bytes, label: str, space: spaces.Space) -> Normal
         return read_normalization(Archive(raw, Budget(len(raw))), space)
 
 
-def load_vec_normalize(path: Path, venv: VecEnv, trust: bool = False) -> VecNormalize:
+def load_vec_normalize(
+    path: str | pathlib.Path | io.BufferedIOBase, venv: VecEnv, trust: bool = False
+) -> VecNormalize:
     """Load what ``VecNormalize.save`` wrote and wrap ``venv`` in it, without running the file's code.
 
     :param path: the file; or that of a model, if it carries the statistics that it was trained with
