@@ -83,6 +83,9 @@ class SafeLoading(OnPolicyAlgorithm):
         if trust:
             model = super().load(path, env, device, custom_objects, *options, **kwargs)
             model._normalization = carried_normalization(*read_bytes(path, "zip"), model.observation_space)
+            if model._left_out:
+                given = {**(custom_objects or {}), **kwargs}
+                model._left_out = {key: reason for key, reason in model._left_out.items() if key not in given}
         else:
             with checked(cls, path, env, custom_objects, kwargs) as (found, anew, label):
                 model = super().load(anew, env, device, found.data, *options, **kwargs)

@@ -105,7 +105,8 @@ def charge_model(data: Mapping[str, Any], n_envs: int, budget: Budget) -> None:
     Arrays of zeros take memory only when training fills them: they have a limit of their own.
     """
     observation, action, kwargs = data["observation_space"], data["action_space"], data["policy_kwargs"]
-    policy = data["policy_class"] if isinstance(data["policy_class"], type) else BasePolicy
+    named = data["policy_class"]
+    policy: type[BasePolicy] = named if isinstance(named, type) else BasePolicy
     samples = int(data.get("n_steps", 2048)) * n_envs
     row = _bytes_per_sample(observation) + _bytes_per_sample(action)
     if issubclass(policy, RecurrentActorCriticPolicy):

@@ -17,7 +17,6 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, unwrap_vec_normalize
 
-from sppo.loading.errors import NotRestorable, printable
 from sppo.loading.pickletree import Call
 from sppo.loading.rebuild import Rebuilder, builds
 
@@ -25,12 +24,6 @@ from sppo.loading.rebuild import Rebuilder, builds
 _MAX_NUMBERS = 100_000
 #: Statistics of one training drift; from here on, in standard deviations, they are taken for others.
 _FAR = 0.2
-#: What ``VecNormalize.save`` writes: this is read,
-_READ = {"training", "norm_obs", "norm_obs_keys", "obs_rms", "observation_space", "norm_reward", "ret_rms"}
-_READ |= {"clip_obs", "clip_reward", "gamma", "epsilon"}
-#: and this is set up anew.
-_SET_UP = {"num_envs", "action_space", "render_mode", "metadata", "reset_infos", "obs_spaces", "old_obs"}
-_SET_UP |= {"old_reward", "_seeds", "_options"}
 
 
 @dataclass(frozen=True)
@@ -165,11 +158,10 @@ def _running_mean_std(rebuilder: Rebuilder, call: Call) -> RunningMeanStd:
 
 @builds("stable_baselines3.common.vec_env.vec_normalize.VecNormalize")
 def _vec_normalize(rebuilder: Rebuilder, call: Call) -> Normalization:
-    state = rebuilder.attributes(call)
-    for key in state.keys() - _READ - _SET_UP:
-        raise NotRestorable(f"it sets {printable(str(key), 80)}, which is no part of VecNormalize")
-    made = Normalization.of(SimpleNamespace(**state))
-    made.check(state["observation_space"])
+    """What it is of use for; the rest, and whatever else the file has for it, is set up anew."""
+    state = SimpleNamespace(**rebuilder.attributes(call))
+    made = Normalization.of(state)
+    made.check(state.observation_space)
     return made
 
 

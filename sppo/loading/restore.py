@@ -86,7 +86,6 @@ def _written_anew(found: ModelFile) -> io.BytesIO:
         for name, values in found.weights.items():
             with archive.open(f"{name}.pth", "w", force_zip64=True) as member:
                 th.save(values, member)
-        archive.writestr("_stable_baselines3_version", found.version)
         if found.system_info:
             archive.writestr("system_info.txt", found.system_info)
     stream.seek(0)
@@ -145,7 +144,7 @@ def load_vec_normalize(
     :param path: the file; or that of a model, if it carries the statistics that it was trained with
     :param venv: the environments to wrap
     :param trust: unpickle the file as ``VecNormalize.load`` does, which runs whatever it says
-    :raises LoadError: if the file is damaged or holds anything but statistics; it names the file
+    :raises LoadError: if the file is damaged or holds no such statistics; it names the file
     """
     if trust:
         return VecNormalize.load(str(path), venv)

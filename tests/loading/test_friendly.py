@@ -283,6 +283,7 @@ def test_lambda_is_left_out_and_asked_for(tmp_path: Path) -> None:
         again = SPPO.load(tmp_path / "again", env=env)
     with pytest.raises(ValueError, match="learning_rate"):
         again.learn(32)
+    SPPO.load(tmp_path / "again", env=env, trust=True, learning_rate=1e-3, eta=1.0).learn(32)
     SPPO.load(tmp_path / "model", env=env, custom_objects={"learning_rate": 1e-3, "eta": 1.0}).learn(32)
     SPPO.load(tmp_path / "model", env=env, learning_rate=1e-3, eta=None).learn(32)
     trusted = SPPO.load(tmp_path / "model", env=env, trust=True).learn(32)
