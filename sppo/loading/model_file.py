@@ -278,9 +278,9 @@ def check_entry(key: str, value: object, kinds: Kinds) -> None:
 
 def check_class(name: str, value: object) -> None:
     """Refuse what is no class of the kind that a keyword argument called ``name`` is for."""
-    base = _CLASSES.get(name, object)
-    if value is not None and name in _CLASSES and not (isinstance(value, type) and issubclass(value, base)):
-        raise NotRestorable(f"{brief(name, 40)} is no subclass of {base.__name__}")
+    base = _CLASSES.get(name)
+    if base and value is not None and not (isinstance(value, type) and issubclass(value, base)):
+        raise NotRestorable(f"{name} is no subclass of {base.__name__}")
 
 
 def check_plain(value: object, *kinds: type) -> None:
