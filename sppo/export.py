@@ -28,9 +28,9 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sppo import SPPO, MaskableRecurrentSPPO, MaskableSPPO, RecurrentSPPO, __version__
 from sppo.loading.errors import refused
-from sppo.loading.model_file import read_bytes, read_model_file, settable
+from sppo.loading.model_file import read_model_file, settable
 from sppo.loading.normalization import Normalization, parts_of, statistics_of
-from sppo.loading.vec_normalize import read_vec_normalize
+from sppo.loading.restore import read_bytes, read_vec_normalize
 
 Tensors = dict[str, th.Tensor]
 Normalizer = Callable[[th.Tensor], th.Tensor]

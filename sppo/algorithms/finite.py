@@ -34,10 +34,7 @@ class FiniteGuard:
         self.in_a_row = 0
 
     def record(self, model: OnPolicyAlgorithm, skipped: int, looked_at: int) -> None:
-        """Account for some minibatches, of which ``skipped`` were not finite.
-
-        :raises NonFiniteError: if :data:`MAX_SKIPPED_IN_A_ROW` is reached
-        """
+        """Account for some minibatches, of which ``skipped`` were not finite."""
         self.in_a_row = self.in_a_row + skipped if skipped == looked_at else 0
         if self.in_a_row >= MAX_SKIPPED_IN_A_ROW:
             in_a_row, self.in_a_row = self.in_a_row, 0
@@ -130,7 +127,7 @@ def _entrances(env: VecEnv | None) -> list[VecEnv]:
 
 @contextmanager
 def _watched(layer: VecEnv, model: OnPolicyAlgorithm) -> Iterator[None]:
-    """Answers of one vectorised environment, looked at by functions that stand before its methods."""
+    """The answers of ``layer`` are looked at by functions that stand before its methods."""
     own = {name: value for name, value in vars(layer).items() if name in ("reset", "step_wait")}
     reset, step_wait = layer.reset, layer.step_wait
 
@@ -158,11 +155,7 @@ def _watched(layer: VecEnv, model: OnPolicyAlgorithm) -> Iterator[None]:
 
 
 def _look_at(values: object, step: int, name: str, environment: int | None = None) -> None:
-    """Raise if a number is not finite.
-
-    :param values: an array, or something that NumPy makes one of, or a dictionary of them
-    :param environment: the one that they belong to; ``None`` if there is a row for each environment
-    """
+    """Refuse numbers that are not finite: of one environment, or with a row for each."""
     if isinstance(values, dict):
         for key, part in values.items():
             _look_at(part, step, f"{name} {key!r}", environment)

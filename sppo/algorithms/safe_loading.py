@@ -14,18 +14,12 @@ import torch as th
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.type_aliases import GymEnv
-from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sppo.loading.model_file import (
-    NORMALIZATION_MEMBER,
-    SCHEDULES_MEMBER,
-    carried_normalization,
-    read_bytes,
-)
+from sppo.loading.model_file import NORMALIZATION_MEMBER, SCHEDULES_MEMBER
 from sppo.loading.normalization import Normalization
-from sppo.loading.restore import checked, fitting_weights
-from sppo.loading.schedules import SCHEDULE_KEYS, LeftOut, missing, stored
+from sppo.loading.restore import carried_normalization, checked, fitting_weights, read_bytes
+from sppo.loading.schedules import stored
 
 
 class SafeLoading(OnPolicyAlgorithm):
@@ -33,6 +27,8 @@ class SafeLoading(OnPolicyAlgorithm):
 
     #: of the file that the model is from, until it is trained further
     _normalization: Normalization | None = None
+    #: name -> why it was left out when the model was loaded
+    _left_out: dict[str, str] | None = None
 
     def save(
         self,
@@ -52,8 +48,6 @@ class SafeLoading(OnPolicyAlgorithm):
         members = {SCHEDULES_MEMBER: json.dumps(by_value)} if by_value else {}
         if "normalization" not in exclude and (normalization := self.normalization) is not None:
             members[NORMALIZATION_MEMBER] = normalization.as_json()
-        if not members:
-            return super().save(path, exclude, include)
         stream = io.BytesIO()
         super().save(stream, exclude, include)
         with zipfile.ZipFile(stream, "a") as archive:
@@ -63,7 +57,6 @@ class SafeLoading(OnPolicyAlgorithm):
         file.write(stream.getvalue())
         if isinstance(path, (str, pathlib.Path)):
             file.close()
-        return None
 
     @classmethod
     def load(
@@ -90,10 +83,23 @@ class SafeLoading(OnPolicyAlgorithm):
         if trust:
             model = super().load(path, env, device, custom_objects, *options, **kwargs)
             model._normalization = carried_normalization(*read_bytes(path, "zip"), model.observation_space)
+            if model._left_out:
+                given = {**(custom_objects or {}), **kwargs}
+                model._left_out = {key: reason for key, reason in model._left_out.items() if key not in given}
         else:
-            with checked(cls, path, env, custom_objects, kwargs) as file:
-                model = super().load(file.stream, env, device, file.custom_objects, *options, **kwargs)
-            file.finish(model)
+            with checked(cls, path, env, custom_objects, kwargs) as (found, anew, label):
+                model = super().load(anew, env, device, found.data, *options, **kwargs)
+            model._normalization = found.normalization
+            if found.needed:
+                model._left_out = found.needed
+            if found.left_out:
+                parts = "; ".join(f"{key}: {reason}" for key, reason in found.left_out.items())
+                warnings.warn(
+                    f"{label}: left out, because it cannot be restored without running the file's code: "
+                    f"{parts}. Prediction works without. Give what training needs with custom_objects, or "
+                    "load a file that you trust with trust=True; `python -m sppo inspect` shows its contents",
+                    stacklevel=2,
+                )
         model._compare_normalization()
         return model
 
@@ -106,7 +112,7 @@ class SafeLoading(OnPolicyAlgorithm):
     def normalization(self) -> Normalization | None:
         """What ``VecNormalize`` did to the observations and rewards of the training, if that is known."""
         known = self._normalization
-        return known or Normalization.of(self.get_vec_normalize_env(), self.observation_space)
+        return known or Normalization.to_save(self.get_vec_normalize_env(), self.observation_space)
 
     def normalized(self, env: GymEnv, training: bool = False) -> VecNormalize:
         """Wrap an environment in a ``VecNormalize`` with the statistics that the model was trained with::
@@ -164,13 +170,10 @@ class SafeLoading(OnPolicyAlgorithm):
 
     def require_complete(self) -> None:
         """Refuse to train without something that was left out when the model was loaded."""
-        left_out: dict[str, str] = vars(self).get("_left_out") or {}
-        still = {key: reason for key, reason in left_out.items() if not self._given_since(key)}
-        if still:
-            raise ValueError(missing(still))
-
-    def _given_since(self, name: str) -> bool:
-        """Whether a schedule that was left out has been set on the model."""
-        value = getattr(self, name, None)
-        inner = value.value_schedule if isinstance(value, FloatSchedule) else value
-        return name in SCHEDULE_KEYS and not isinstance(inner, LeftOut)
+        if self._left_out:
+            parts = "; ".join(f"{name} ({reason})" for name, reason in self._left_out.items())
+            names = ", ".join(f'"{name}": ...' for name in self._left_out)
+            raise ValueError(
+                f"training needs what was left out when the model was loaded: {parts}. Give it by name, load("
+                f"path, custom_objects={{{names}}}), or, for a file that you trust, load(path, trust=True)"
+            )

@@ -7,7 +7,6 @@ functions of one argument.
 
 from __future__ import annotations
 
-import functools
 import sys
 import types
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from sb3_contrib.common.maskable import policies as maskable_policies
 from sb3_contrib.common.recurrent import buffers as recurrent_buffers
 from sb3_contrib.common.recurrent import policies as recurrent_policies
 from stable_baselines3.common import buffers, policies, torch_layers
-from stable_baselines3.common.sb2_compat import rmsprop_tf_like
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from sppo.loading.errors import NotRestorable
 from sppo.loading.pickletree import ATOMS
@@ -38,43 +37,31 @@ CLOSED_PACKAGES = frozenset(
 )
 #: functions with *args or **kwargs, generators and coroutines
 _UNUSUAL = 0x2AC
-_MODULES: tuple[tuple[types.ModuleType, type], ...] = (
-    (th.nn, th.nn.Module),
-    (th.optim, th.optim.Optimizer),
-    (torch_layers, th.nn.Module),
-    *((module, policies.BasePolicy) for module in (policies, maskable_policies, recurrent_policies)),
-    *((module, buffers.BaseBuffer) for module in (buffers, maskable_buffers, recurrent_buffers)),
-)
-
-
-@functools.cache
-def table() -> dict[tuple[str, str], type]:
-    """``(module, qualified name)`` -> class, for the classes of the libraries that a file may name."""
-    found: list[type] = [rmsprop_tf_like.RMSpropTFLike]
-    for module, base in _MODULES:
-        found += [cls for cls in vars(module).values() if isinstance(cls, type) and issubclass(cls, base)]
-    # It places its contents on other devices.
-    found.remove(th.nn.DataParallel)
-    found += [np.dtype(code).type for code in "?bBhHiIlLqQefdFD"]
-    return {(cls.__module__, cls.__qualname__): cls for cls in found}
-
-
+_MODULES = [th.nn, th.optim, torch_layers, policies, maskable_policies, recurrent_policies]
+_MODULES += [buffers, maskable_buffers, recurrent_buffers]
+#: ``(module, qualified name)`` -> class, for the classes of the libraries that a file may name
+_TABLE: dict[tuple[str, str], type] = {}
 Admitted = TypeVar("Admitted", bound=type)
 
 
 def admit(cls: Admitted) -> Admitted:
-    """Let files name a class of this package: a decorator."""
-    table()[cls.__module__, cls.__qualname__] = cls
+    """Let files name a class: a decorator for those of this package."""
+    _TABLE[cls.__module__, cls.__qualname__] = cls
     return cls
 
 
-def resolve(module: str, name: str) -> Any:
-    """What a file means by ``module.name``: a class or a function.
+for _found in (RMSpropTFLike, *(cls for module in _MODULES for cls in vars(module).values())):
+    # Parallel layers place their contents on other devices.
+    if isinstance(_found, type) and issubclass(_found, BASES) and _found is not th.nn.DataParallel:
+        admit(_found)
+for _code in "?bBhHiIlLqQefdFD":
+    admit(np.dtype(_code).type)
 
-    :raises NotRestorable: if it is neither in :func:`table` nor an imported one of the user's own
-    """
-    if (module, name) in table():
-        return table()[module, name]
+
+def resolve(module: str, name: str) -> Any:
+    """What a file means by ``module.name``: a class of the table, or a class or function of the user's."""
+    if (module, name) in _TABLE:
+        return _TABLE[module, name]
     found = _imported(module, name)
     if isinstance(found, types.FunctionType):
         code = found.__code__
@@ -87,13 +74,9 @@ def resolve(module: str, name: str) -> Any:
 
 
 def closure(module: str, name: str, variables: Mapping[str, object]) -> types.FunctionType:
-    """The function inside another one of the program's own, with the file's numbers in its closure.
+    """The function ``outer.<locals>.inner`` of the program's own, with the file's numbers in its closure.
 
     Its code is the program's; the function around it is not called.
-
-    :param name: the qualified name, ``outer.<locals>.inner``
-    :param variables: the closure's variables, as the file has them
-    :raises NotRestorable: if the program has no such function, or it closes over more than plain values
     """
     outer = _imported(module, name.partition(".<locals>.")[0])
     wanted = (name, tuple(variables), 1, 0)

@@ -104,11 +104,12 @@ def charge_model(data: Mapping[str, Any], n_envs: int, budget: Budget) -> None:
 
     Arrays of zeros take memory only when training fills them: they have a limit of their own.
     """
-    observation, action, policy = data["observation_space"], data["action_space"], data["policy_class"]
-    kwargs = data.get("policy_kwargs") or {}
+    observation, action, kwargs = data["observation_space"], data["action_space"], data["policy_kwargs"]
+    named = data["policy_class"]
+    policy: type[BasePolicy] = named if isinstance(named, type) else BasePolicy
     samples = int(data.get("n_steps", 2048)) * n_envs
     row = _bytes_per_sample(observation) + _bytes_per_sample(action)
-    if isinstance(policy, type) and issubclass(policy, RecurrentActorCriticPolicy):
+    if issubclass(policy, RecurrentActorCriticPolicy):
         sizes = [kwargs.get("lstm_hidden_size", 256), kwargs.get("n_lstm_layers", 1)]
         row += 16 * math.prod(size if isinstance(size, int) else 1 for size in sizes)
     if samples * row > MAX_ROLLOUT_BYTES:
@@ -117,8 +118,7 @@ def charge_model(data: Mapping[str, Any], n_envs: int, budget: Budget) -> None:
             f"{samples * row / 2**30:.0f} GiB; if that is right, load it with trust=True"
         )
     budget.memory(TRIAL_BYTES * (spaces.flatdim(observation) + spaces.flatdim(action)))
-    is_policy = isinstance(policy, type) and issubclass(policy, BasePolicy)
-    if is_policy and "action_masks" in inspect.signature(policy.predict).parameters:
+    if "action_masks" in inspect.signature(policy.predict).parameters:
         # Masks are not zeros but ones.
         budget.memory(4 * samples * spaces.flatdim(action))
 

@@ -56,16 +56,10 @@ class LoadError(ValueError):
 class NotRestorable(Exception):
     """One value of a file cannot be rebuilt without running the file's code; the message says why."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(printable(message, 300))
-
 
 @contextmanager
 def refused(label: str, advice: str = "") -> Iterator[None]:
-    """Whatever senseless contents raise inside becomes a :class:`LoadError` that names the file.
-
-    :param advice: what to tell the user besides the reason, if that is not told yet
-    """
+    """Whatever senseless contents raise inside becomes a :class:`LoadError` that names the file."""
     try:
         yield
     except LoadError as reason:

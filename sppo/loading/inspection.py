@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 
-from sppo.loading import allowlist, vec_normalize  # noqa: F401 (registers its builders)
+from sppo.loading import allowlist
 from sppo.loading.budget import Budget
 from sppo.loading.errors import LoadError, NotRestorable, brief, printable, refused
 from sppo.loading.model_file import ModelFile, read_model_file, settable
+from sppo.loading.normalization import Normalization
 from sppo.loading.pickletree import Call, Tree, parse
 from sppo.loading.rebuild import BUILDERS, Rebuilder, called, canonical, setters
 from sppo.loading.tensors import tensors_in
@@ -75,13 +76,7 @@ def _model_report(raw: bytes, label: str) -> tuple[list[str], bool]:
     lines += ["", "entries"]
     lines += [_entry_line(key, found) for key in found.entries]
     if found.normalization is not None:
-        settings = {**vars(found.normalization)}
-        lines += ["", "statistics of VecNormalize (read as numbers only)"]
-        for key, part in settings.pop("observations").items():
-            name = printable(key, 28) or "observations"
-            lines.append(f"  {name:<28} {part.mean.shape}, of {part.count:,.0f} samples")
-        lines.append(f"  {'returns':<28} of {settings.pop('returns').count:,.0f} samples")
-        lines += [f"  {name:<28} {value}" for name, value in settings.items()]
+        lines += ["", "statistics of VecNormalize (read as numbers only)", *_statistics(found.normalization)]
     calls = [f"  {name[:28]:<28} {call}" for name, tree in found.trees.items() for call in suspicious(tree)]
     if found.data.get("tensorboard_log"):
         folder = printable(str(found.data["tensorboard_log"]), 200)
@@ -96,11 +91,19 @@ def _pickle_report(raw: bytes, label: str) -> tuple[list[str], bool]:
     try:
         restored = Rebuilder(tree).root()
     except NotRestorable as reason:
-        return [f"{label}: a pickle that is not restored: {reason}", *_verdict(calls, True)], False
-    lines = [f"{label}: a pickled {type(restored).__name__}", "", "attributes"]
-    for key, value in getattr(restored, "__dict__", {}).items():
-        lines.append(f"  {printable(key, 28):<28} {brief(value)}")
-    return lines + _verdict(calls, False), not calls
+        why = printable(str(reason), 300)
+        return [f"{label}: a pickle that is not restored: {why}", *_verdict(calls, True)], False
+    lines = _statistics(restored) if isinstance(restored, Normalization) else []
+    kind = "VecNormalize" if lines else type(restored).__name__
+    return [f"{label}: a pickled {kind}", "", *lines, *_verdict(calls, False)], not calls
+
+
+def _statistics(normalization: Normalization) -> list[str]:
+    settings = {**vars(normalization)}
+    parts = {printable(key, 28) or "observations": part for key, part in settings.pop("observations").items()}
+    lines = [f"  {key:<28} {part.mean.shape}, of {part.count:,.0f} samples" for key, part in parts.items()]
+    lines.append(f"  {'returns':<28} of {settings.pop('returns').count:,.0f} samples")
+    return lines + [f"  {name:<28} {value}" for name, value in settings.items()]
 
 
 def _entry_line(key: str, found: ModelFile) -> str:
@@ -110,9 +113,7 @@ def _entry_line(key: str, found: ModelFile) -> str:
         return f"  {name:<28} LEFT OUT  {printable(reason, 200)}"
     if key not in found.data:
         return f"  {name:<28} ignored   (set up anew)"
-    line = f"  {name:<28} restored  {brief(found.data[key])}"
-    inside = [part for part in found.left_out if part.startswith("policy_kwargs.")]
-    return "\n".join([line, *(_entry_line(part, found) for part in inside if key == "policy_kwargs")])
+    return f"  {name:<28} restored  {brief(found.data[key])}"
 
 
 def _verdict(calls: list[str], left_out: bool) -> list[str]:

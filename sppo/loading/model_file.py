@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import inspect
-import io
+import itertools
 import json
 import pathlib
 import re
@@ -19,7 +19,6 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 from sppo.loading.allowlist import CLOSED_PACKAGES
@@ -27,19 +26,22 @@ from sppo.loading.archive import Archive
 from sppo.loading.budget import Budget
 from sppo.loading.errors import LoadError, NotRestorable, brief, printable, refused
 from sppo.loading.normalization import Normalization
-from sppo.loading.pickletree import ATOMS, Pairs, Tree, parse
+from sppo.loading.pickletree import ATOMS, Tree, parse
 from sppo.loading.rebuild import Rebuilder
-from sppo.loading.schedules import NUMBERS, SCHEDULE_KEYS, SCHEDULES, StoredSchedule
+from sppo.loading.schedules import NUMBERS, SCHEDULE_KEYS, SCHEDULES, LeftOut, StoredSchedule
 from sppo.loading.tensors import read_tensors
 from sppo.surrogates import AUTO, REGISTRY, Surrogate, find
 
-#: What a file may set besides the parameters of ``__init__``: upstream's attributes of a model in training,
-#: each with a value of its kind, or ``None`` where there is another check.
-TRAINING_STATE: dict[str, object] = {
-    **dict.fromkeys(("policy_class", "observation_space", "action_space", "_left_out")),
-    **dict.fromkeys(("n_envs", "_stats_window_size", "num_timesteps", "_total_timesteps"), 0),
-    **dict.fromkeys(("_num_timesteps_at_start", "_episode_num", "_n_updates"), 0),
-    **dict.fromkeys(("_current_progress_remaining", "auto_eta"), 1.0),
+#: The kinds of values that a parameter may have; nothing here means any plain one.
+Kinds = tuple[type, ...]
+_NUMBER: Kinds = (*NUMBERS, type(None))
+#: What a file may set besides the parameters of ``__init__``: upstream's attributes of a model in training.
+TRAINING_STATE: dict[str, Kinds] = {
+    **dict.fromkeys(("observation_space", "action_space"), (spaces.Space,)),
+    **dict.fromkeys(("policy_class", "_left_out"), ()),
+    **dict.fromkeys(("n_envs", "_stats_window_size", "num_timesteps", "_total_timesteps"), _NUMBER),
+    **dict.fromkeys(("_num_timesteps_at_start", "_episode_num", "_n_updates"), _NUMBER),
+    **dict.fromkeys(("_current_progress_remaining", "auto_eta"), _NUMBER),
 }
 #: The state of a run in progress: training goes on without it.
 RUN_STATE = frozenset(
@@ -53,19 +55,17 @@ REBUILT = frozenset(
     | {"_init_setup_model"}
 )
 REQUIRED = ("policy_class", "observation_space", "action_space", "policy_kwargs")
-#: Parts of ``policy_kwargs`` that only training needs.
-TRAINING_KWARGS = ("optimizer_class", "optimizer_kwargs")
 #: Where a model's schedules are stored by value, beside the functions that upstream's loader would run.
 SCHEDULES_MEMBER = "sppo_schedules.json"
 #: Where the statistics of ``VecNormalize`` are.
 NORMALIZATION_MEMBER = "sppo_normalization.json"
 
-#: the type of a default -> the types of values that may take its place, and what to call those
-_KINDS: dict[type, tuple[tuple[type, ...], str]] = {
-    bool: ((bool, np.bool_), "bool"),
-    int: (NUMBERS, "number"),
-    float: (NUMBERS, "number"),
-    str: ((str, pathlib.PurePath), "text"),
+#: the type of a default -> the kinds of values that may take its place
+_KINDS: dict[type, Kinds] = {
+    bool: (bool, np.bool_, type(None)),
+    int: _NUMBER,
+    float: _NUMBER,
+    str: (str, pathlib.PurePath, type(None)),
 }
 #: key -> the class that it must be, or derive from
 _CLASSES: dict[str, type] = {
@@ -85,7 +85,7 @@ class ModelFile:
 
     budget: Budget
     #: what it may set, see :func:`settable`
-    names: dict[str, object]
+    names: dict[str, Kinds]
     #: which of these may be functions of the remaining progress
     schedules: set[str] = field(default_factory=lambda: set(SCHEDULE_KEYS))
     data: dict[str, Any] = field(default_factory=dict)
@@ -103,38 +103,31 @@ class ModelFile:
     version: str = "unknown"
     system_info: str = ""
 
-
-def read_bytes(path: str | pathlib.Path | io.BufferedIOBase, suffix: str) -> tuple[bytes, str]:
-    """A file's contents and its name for errors; found as Stable-Baselines3 finds it."""
-    file = open_path(path, "r", suffix=suffix)
-    try:
-        file.seek(0)
-        return file.read(), str(getattr(file, "name", None) or f"<{type(path).__name__}>")
-    finally:
-        if isinstance(path, (str, pathlib.Path)):
-            file.close()
+    @property
+    def needed(self) -> dict[str, str]:
+        """Of what was left out, what training needs."""
+        return {key: self.left_out[key] for key in self.left_out if key in self.names.keys() - RUN_STATE}
 
 
-def settable(*classes: type) -> dict[str, object]:
-    """What a file may set: parameters of ``__init__`` and training state, each with a value of its kind."""
-    names = dict.fromkeys(RUN_STATE, None) | TRAINING_STATE
+def settable(*classes: type) -> dict[str, Kinds]:
+    """What a file may set: parameters of ``__init__`` and training state, with the kinds of values."""
+    names = dict.fromkeys(RUN_STATE, ()) | TRAINING_STATE
     for base in (base for cls in classes for base in cls.__mro__[:-1] if "__init__" in vars(base)):
         # A class of the user's own may take values of other kinds than its default.
         known = base.__module__.partition(".")[0] in CLOSED_PACKAGES
         for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items():
-            names.setdefault(name, parameter.default if known else None)
+            names.setdefault(name, _KINDS.get(type(parameter.default), ()) if known else ())
     return {name: names[name] for name in names.keys() - REBUILT}
 
 
 def read_model_file(
-    raw: bytes, names: Mapping[str, object], given: Mapping[str, object], with_data: bool = True
+    raw: bytes, names: Mapping[str, Kinds], given: Mapping[str, object], with_data: bool = True
 ) -> ModelFile:
-    """Read a model's file.
+    """Read a model's file; :class:`LoadError` if it is damaged.
 
     :param names: what the file may set, see :func:`settable`
     :param given: what the caller has in place of entries; those are not looked at
     :param with_data: whether to read more than the weights
-    :raises LoadError: if the file is damaged
     """
     archive = Archive(raw, Budget(len(raw)))
     found = ModelFile(archive.budget, dict(names), members=archive.sizes)
@@ -156,34 +149,29 @@ def _read_data(archive: Archive, found: ModelFile, given: Mapping[str, object]) 
     data = _json(archive, "data")
     surrogate = find(str(given["surrogate"])) if given.get("surrogate") else imported_surrogate(data)
     for name, parameter in surrogate.parameters().items() if surrogate else ():
-        found.names[name] = None
+        found.names[name] = ()
         if parameter.kind == "schedule":
             found.schedules.add(name)
     for key, item in data.items():
         found.entries.append(key)
         if key in given:
             # Upstream replaces only what the file mentions.
-            found.data[key] = None
+            found.data[key] = given[key]
         else:
             _read_entry(found, key, item, by_value.get(key))
+    # A model that was loaded with parts missing, and saved again, still misses them.
+    earlier = found.data.pop("_left_out", None)
+    for key, reason in itertools.islice(earlier.items() if isinstance(earlier, dict) else (), 100):
+        if isinstance(key, str) and isinstance(reason, str) and key not in given:
+            found.left_out[printable(key, 80)] = printable(reason, 300)
+    found.data |= {key: LeftOut() for key in found.needed if key in found.schedules}
     space = given.get("observation_space", found.data.get("observation_space"))
     if isinstance(space, spaces.Space):
-        found.normalization = _read_normalization(archive, space)
+        found.normalization = read_normalization(archive, space)
 
 
-def carried_normalization(raw: bytes, label: str, space: spaces.Space) -> Normalization | None:
-    """The statistics of ``VecNormalize`` in a model's file, whatever else that holds; ``None`` without any.
-
-    :param space: the observations that they must fit
-    :raises LoadError: if they are damaged, hostile, or do not fit
-    """
-    if NORMALIZATION_MEMBER.encode() not in raw:
-        return None
-    with refused(label):
-        return _read_normalization(Archive(raw, Budget(len(raw))), space)
-
-
-def _read_normalization(archive: Archive, space: spaces.Space) -> Normalization | None:
+def read_normalization(archive: Archive, space: spaces.Space) -> Normalization | None:
+    """The statistics of ``VecNormalize`` that a model's file carries, if any; they must fit ``space``."""
     if NORMALIZATION_MEMBER not in archive.sizes:
         return None
     data = _json(archive, NORMALIZATION_MEMBER)
@@ -192,7 +180,6 @@ def _read_normalization(archive: Archive, space: spaces.Space) -> Normalization 
 
 
 def _json(archive: Archive, member: str) -> dict[str, object]:
-    """The JSON object in a member."""
     if member not in archive.sizes:
         raise LoadError(f"it has no member {member!r}, so it is no model of Stable-Baselines3")
     raw = archive.read(member)
@@ -225,21 +212,18 @@ def _read_entry(found: ModelFile, key: str, item: object, by_value: object) -> N
 
 def _value(found: ModelFile, key: str, item: object, by_value: object) -> object:
     """What an entry stands for, checked."""
-    tree = found.trees.get(key)
+    tree, is_schedule = found.trees.get(key), key in found.schedules
     if tree is None:
         value = item
-    elif key in found.schedules and isinstance(by_value, dict):
+    elif is_schedule and isinstance(by_value, dict):
         value = StoredSchedule(**by_value)
     else:
-        rebuilder = Rebuilder(tree)
-        if key == "policy_kwargs" and isinstance(tree.root, Pairs):
-            _drop_training_kwargs(rebuilder, tree.root, found)
-        value = rebuilder.root()
+        value = Rebuilder(tree).root()
     if key == "surrogate" and value is not None and imported_surrogate({"surrogate": value}) is None:
         raise NotRestorable(f"{brief(value)} is not imported: import it before loading, if you trust it")
     automatic = key == "eta" and isinstance(value, str) and value == AUTO
-    if key not in found.schedules or not (automatic or isinstance(value, SCHEDULES)):
-        check_entry(key, value, 1.0 if key in found.schedules else found.names[key])
+    if not is_schedule or not (automatic or isinstance(value, SCHEDULES)):
+        check_entry(key, value, _NUMBER if is_schedule else found.names[key])
     return value
 
 
@@ -265,10 +249,7 @@ def _read_weights(archive: Archive, name: str, found: ModelFile) -> None:
 
 
 def require_essentials(found: ModelFile) -> None:
-    """Refuse a file from which no model can be built.
-
-    :raises LoadError: naming what is missing, and how to give it
-    """
+    """Refuse a file from which no model can be built, naming what is missing and how to give it."""
     for key in REQUIRED:
         if key in found.left_out:
             raise LoadError(
@@ -279,49 +260,27 @@ def require_essentials(found: ModelFile) -> None:
             raise LoadError(f"it has no {key}, so it is no model of this class")
 
 
-def _drop_training_kwargs(rebuilder: Rebuilder, kwargs: Pairs, found: ModelFile) -> None:
-    """Take the optimizer out of ``policy_kwargs`` if it cannot be restored: prediction needs none."""
-    for key, node in kwargs.pairs:
-        if isinstance(key, str) and key in TRAINING_KWARGS:
-            try:
-                check_keyword(key, rebuilder.value(node))
-            except NotRestorable as reason:
-                found.left_out[f"policy_kwargs.{key}"] = str(reason)
-    if any(f"policy_kwargs.{key}" in found.left_out for key in TRAINING_KWARGS):
-        kwargs.pairs[:] = [pair for pair in kwargs.pairs if pair[0] not in TRAINING_KWARGS]
-
-
-def check_entry(key: str, value: object, default: object) -> None:
-    """Refuse a value that is not of the kind that the model's parameter ``key`` is for.
-
-    :param default: a value of its kind
-    :raises NotRestorable: if it is not
-    """
-    if key in ("observation_space", "action_space"):
-        fits, kind = isinstance(value, spaces.Space), "space"
+def check_entry(key: str, value: object, kinds: Kinds) -> None:
+    """Refuse a value that is not of the kinds that the model's parameter ``key`` is for."""
+    if key in ("policy_kwargs", "rollout_buffer_kwargs"):
+        if not isinstance(value, dict):
+            raise NotRestorable("it is no dictionary of keyword arguments")
+        for name, part in value.items():
+            check_class(name, part)
+            check_plain(part, type)
     elif key in _CLASSES:
-        fits = value is None or (isinstance(value, type) and issubclass(value, _CLASSES[key]))
-        kind = f"subclass of {_CLASSES[key].__name__}"
-    elif key in ("policy_kwargs", "rollout_buffer_kwargs"):
-        fits, kind = isinstance(value, dict), "dictionary of keyword arguments"
-        for name, part in value.items() if isinstance(value, dict) else ():
-            check_keyword(name, part)
-    elif value is not None and type(default) in _KINDS:
-        kinds, kind = _KINDS[type(default)]
-        fits = isinstance(value, kinds)
+        check_class(key, value)
+    elif kinds and not isinstance(value, kinds):
+        raise NotRestorable(f"it is an unexpected {type(value).__name__}")
     else:
-        fits, kind = True, ""
         check_plain(value)
-    if not fits:
-        raise NotRestorable(f"it is no {kind}")
 
 
-def check_keyword(name: str, value: object) -> None:
-    """Refuse a keyword argument of the policy that is a class of another kind than its name says."""
-    base = _CLASSES.get(name, object)
-    if isinstance(value, type) and not issubclass(value, base):
-        raise NotRestorable(f"{brief(name, 40)} is no subclass of {base.__name__}")
-    check_plain(value, type)
+def check_class(name: str, value: object) -> None:
+    """Refuse what is no class of the kind that a keyword argument called ``name`` is for."""
+    base = _CLASSES.get(name)
+    if base and value is not None and not (isinstance(value, type) and issubclass(value, base)):
+        raise NotRestorable(f"{name} is no subclass of {base.__name__}")
 
 
 def check_plain(value: object, *kinds: type) -> None:

@@ -25,8 +25,9 @@ from sppo.loading.errors import LoadError
 Node = object
 ATOMS = (type(None), bool, int, float, str, bytes)
 
-#: What refers to things outside of the file, and what only picklers of Python 2 wrote.
+#: What refers to things outside of the file, what only picklers of Python 2 wrote, and calls with keywords.
 _REFUSED = {"EXT1", "EXT2", "EXT4", "PERSID", "NEXT_BUFFER", "READONLY_BUFFER", "INST", "OBJ", "DICT"}
+_REFUSED |= {"NEWOBJ_EX"}
 _NEWEST_PROTOCOL = 5
 _MAX_NAME = 1000
 
@@ -58,7 +59,6 @@ class Call:
 
     function: Node
     args: Node
-    kwargs: Node = None
     states: list[Node] = field(default_factory=list)
     items: list[Node] = field(default_factory=list)
     pairs: list[tuple[Node, Node]] = field(default_factory=list)
@@ -91,10 +91,7 @@ class Tree:
 
 
 def parse(data: bytes, budget: Budget) -> Tree:
-    """The tree behind one pickle.
-
-    :raises ValueError: if ``data`` is no well-formed pickle
-    """
+    """The tree behind one pickle; :class:`ValueError` if ``data`` is no well-formed one."""
     budget.memory(3 * len(data))
     try:
         with warnings.catch_warnings():
@@ -143,17 +140,13 @@ class _Recorder(pickle._Unpickler):
         """A reference to something outside the stream (torch: a tensor's storage), as a call."""
         return Call(Global("", "persistent"), (pid,))
 
-    def _record(self, function: Node, args: Node, kwargs: Node = None) -> None:
-        self.calls.append(Call(function, args, kwargs))
+    def _record(self, function: Node, args: Node) -> None:
+        self.calls.append(Call(function, args))
         self.stack.append(self.calls[-1])
 
     def _load_call(self) -> None:
         args, function = self.stack.pop(), self.stack.pop()
         self._record(function, args)
-
-    def _load_call_with_keywords(self) -> None:
-        kwargs, args, function = self.stack.pop(), self.stack.pop(), self.stack.pop()
-        self._record(function, args, kwargs)
 
     def _load_frozenset(self) -> None:
         items = self.pop_mark()  # type: ignore[attr-defined]
@@ -166,7 +159,6 @@ class _Recorder(pickle._Unpickler):
     dispatch |= {
         pickle.REDUCE[0]: _load_call,
         pickle.NEWOBJ[0]: _load_call,
-        pickle.NEWOBJ_EX[0]: _load_call_with_keywords,
         pickle.FROZENSET[0]: _load_frozenset,
         pickle.BYTEARRAY8[0]: _load_bytearray,
         # Frames only help buffering, and need not be right.

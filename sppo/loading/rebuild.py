@@ -57,10 +57,7 @@ def builds(*names: str) -> Callable[[Builder], Builder]:
 
 
 class Rebuilder:
-    """Turns the nodes of one tree into objects; one that occurs twice is made, and paid for, twice.
-
-    :param builders: more builders
-    """
+    """Turns the nodes of one tree into objects; one that occurs twice is made, and paid for, twice."""
 
     def __init__(self, tree: Tree, builders: Mapping[str, Builder] | None = None) -> None:
         self.budget = tree.budget
@@ -70,10 +67,7 @@ class Rebuilder:
         self._depth = 0
 
     def root(self) -> object:
-        """The tree's value.
-
-        :raises NotRestorable: if any part of it would need the file's code
-        """
+        """The tree's value; :class:`NotRestorable` if any part of it would need the file's code."""
         return self.value(self._root)
 
     def value(self, node: Node) -> object:
@@ -127,7 +121,7 @@ class Rebuilder:
 
     def arguments(self, call: Call, *counts: int) -> list[Any]:
         """The values of the positional arguments, of which there must be one of ``counts``."""
-        if not isinstance(call.args, tuple) or call.kwargs is not None or len(call.args) not in counts:
+        if not isinstance(call.args, tuple) or len(call.args) not in counts:
             raise NotRestorable(f"{call} got unexpected arguments")
         return [self.value(arg) for arg in call.args]
 
@@ -148,12 +142,9 @@ class Rebuilder:
 
 def canonical(name: Global) -> str:
     """A global's name without the accidents of library versions."""
-    module = name.module
-    for old, new in (("numpy.core.", "numpy._core."), ("gym.spaces.", "gymnasium.spaces.")):
-        if module.startswith(old):
-            module = new + module[len(old) :]
-    if module in ("cloudpickle.cloudpickle_fast", "cloudpickle.cloudpickle"):
-        module = "cloudpickle"
+    if name.module in ("cloudpickle.cloudpickle_fast", "cloudpickle.cloudpickle"):
+        return f"cloudpickle.{name.name}"
+    module = name.module.replace("numpy.core.", "numpy._core.").replace("gym.spaces.", "gymnasium.spaces.")
     return f"{module}.{name.name}"
 
 
@@ -178,14 +169,9 @@ def called(call: Call) -> str:
 
 @builds("collections.OrderedDict")
 def _ordered_dict(rebuilder: Rebuilder, call: Call) -> OrderedDict[object, object]:
+    """Without attributes: torch writes layers' versions beside a state_dict, and does not need them."""
     rebuilder.arguments(call, 0)
-    made = OrderedDict(rebuilder.mapping(call.pairs))
-    match call.states:
-        case [Pairs([("_metadata", Pairs(versions))])]:
-            # torch writes the version of each layer beside a state_dict.
-            found = rebuilder.mapping(versions)
-            made._metadata = {key: part for key, part in found.items() if isinstance(part, dict)}  # type: ignore[attr-defined]
-    return made
+    return OrderedDict(rebuilder.mapping(call.pairs))
 
 
 @builds("collections.deque")
@@ -233,13 +219,19 @@ def _dtype(rebuilder: Rebuilder, call: Call) -> np.dtype:
     raise NotRestorable("it holds an array with a structured data type")
 
 
+def lengths(shape: object) -> tuple[int, ...]:
+    """A shape, or strides, of plain numbers."""
+    found = shape if isinstance(shape, tuple) and len(shape) <= _MAX_ARRAY_DIMENSIONS else (None,)
+    if not all(type(length) is int and 0 <= length < 2**40 for length in found):
+        raise NotRestorable("it holds an array or tensor with a malformed shape")
+    return found
+
+
 def _array(rebuilder: Rebuilder, raw: object, dtype: object, shape: object, order: object) -> np.ndarray:
     """A new array with the contents ``raw``, which must be as long as dtype and shape say."""
     if not isinstance(raw, bytes) or not isinstance(dtype, np.dtype) or order not in ("C", "F"):
         raise NotRestorable("it holds a malformed array")
-    sizes = shape if isinstance(shape, tuple) and len(shape) <= _MAX_ARRAY_DIMENSIONS else (None,)
-    if not all(type(length) is int and 0 <= length < 2**31 for length in sizes):
-        raise NotRestorable("it holds an array with a malformed shape")
+    sizes = lengths(shape)
     if math.prod(sizes) * dtype.itemsize != len(raw):
         raise NotRestorable(f"it holds an array of shape {shape} with {len(raw)} bytes")
     rebuilder.budget.memory(len(raw))
@@ -298,17 +290,15 @@ def _multi_discrete(state: State) -> spaces.MultiDiscrete:
 
 
 def _multi_binary(state: State) -> spaces.MultiBinary:
-    n = state["n"]
-    sizes = [_choices(size) for size in (n if isinstance(n, (tuple, list, np.ndarray)) else [n])]
+    several = isinstance(state["n"], (tuple, list, np.ndarray))
+    sizes = [_choices(size) for size in (state["n"] if several else [state["n"]])]
     _choices(math.prod(sizes))
-    return spaces.MultiBinary(sizes if isinstance(n, (tuple, list, np.ndarray)) else sizes[0])
+    return spaces.MultiBinary(sizes if several else sizes[0])
 
 
 def _dict(state: State) -> spaces.Dict:
     # An OrderedDict keeps the order of the file.
-    made = spaces.Dict(OrderedDict(state["spaces"]))
-    made.sort_keys = bool(state.get("sort_keys", True))
-    return made
+    return spaces.Dict(OrderedDict(state["spaces"]))
 
 
 _BY_STATE: dict[type[spaces.Space], Callable[[State], spaces.Space]] = {

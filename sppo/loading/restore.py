@@ -1,4 +1,4 @@
-"""Hands a checked model file to upstream's ``load``: the hooks that the algorithms call.
+"""Makes models and ``VecNormalize`` of checked files, with upstream's own code.
 
 Upstream's ``load`` takes a file and ``custom_objects``, which it uses in place of the file's entries. So it
 is given a file written anew, with the names of the entries and the checked weights, and every value as a
@@ -10,99 +10,47 @@ from __future__ import annotations
 import copy
 import functools
 import io
-import itertools
 import json
 import pathlib
-import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.save_util import open_path
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from sppo.loading.budget import NetworkBudget, charge_model
-from sppo.loading.errors import NotRestorable, printable, refused
+from sppo.loading.archive import Archive
+from sppo.loading.budget import Budget, NetworkBudget, charge_model
+from sppo.loading.errors import NotRestorable, refused
 from sppo.loading.model_file import (
-    RUN_STATE,
-    TRAINING_KWARGS,
+    NORMALIZATION_MEMBER,
     ModelFile,
     check_plain,
-    read_bytes,
     read_model_file,
+    read_normalization,
     require_essentials,
     settable,
 )
 from sppo.loading.normalization import Normalization
-from sppo.loading.schedules import LeftOut
+from sppo.loading.pickletree import parse
+from sppo.loading.rebuild import Rebuilder
 
 Path = str | pathlib.Path | io.BufferedIOBase
 
 
-@dataclass
-class Checked:
-    """A model's file as upstream may see it."""
-
-    label: str
-    #: the file written anew
-    stream: io.BytesIO
-    #: every value, under the name of its entry
-    custom_objects: dict[str, object]
-    #: name -> why it is missing; and those of them that training needs
-    left_out: dict[str, str]
-    needed: dict[str, str]
-    normalization: Normalization | None
-
-    def finish(self, model: BaseAlgorithm) -> None:
-        """Tell the user once what is missing, and the model, so that training can ask for it."""
-        model._normalization = self.normalization  # type: ignore[attr-defined]
-        if self.needed:
-            model._left_out = self.needed  # type: ignore[attr-defined]
-        if self.left_out:
-            parts = "; ".join(f"{key}: {reason}" for key, reason in self.left_out.items())
-            warnings.warn(
-                f"{self.label}: left out, because it cannot be restored without running the file's code: "
-                f"{parts}. Prediction works without. Give what training needs with custom_objects, or load a "
-                "file that you trust with trust=True; `python -m sppo inspect` shows the file's contents",
-                stacklevel=3,
-            )
-
-
-def _as_checked(found: ModelFile, given: Mapping[str, object], label: str) -> Checked:
-    values = dict(found.data)
-    # A model that was loaded with parts missing, and saved again, still misses them.
-    earlier = values.pop("_left_out", None)
-    left_out = dict(found.left_out)
-    for key, reason in itertools.islice(earlier.items() if isinstance(earlier, dict) else (), 100):
-        if isinstance(key, str) and isinstance(reason, str) and key not in given:
-            left_out[printable(key, 80)] = printable(reason, 300)
-    trained = found.names.keys() - RUN_STATE
-    needed = {key: reason for key, reason in left_out.items() if key.partition(".")[0] in trained}
-    values |= {key: LeftOut(key, needed[key]) for key in needed if key in found.schedules}
-    custom_objects = {key: given.get(key, value) for key, value in values.items()}
-    stream = _written_anew(found, list(values))
-    return Checked(label, stream, custom_objects, left_out, needed, found.normalization)
-
-
-def _written_anew(found: ModelFile, names: list[str]) -> io.BytesIO:
-    members = dict(found.weights)
-    optimizer = members.get("policy.optimizer")
-    if optimizer and any(f"policy_kwargs.{key}" in found.left_out for key in TRAINING_KWARGS):
-        # Another optimizer stands in for the file's, and could not read its state.
-        members["policy.optimizer"] = {**optimizer, "state": {}}
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("data", json.dumps(dict.fromkeys(names)))
-        for name, values in members.items():
-            with archive.open(f"{name}.pth", "w", force_zip64=True) as member:
-                th.save(values, member)
-        archive.writestr("_stable_baselines3_version", found.version)
-        if found.system_info:
-            archive.writestr("system_info.txt", found.system_info)
-    stream.seek(0)
-    return stream
+def read_bytes(path: Path, suffix: str) -> tuple[bytes, str]:
+    """A file's contents and its name for errors; found as Stable-Baselines3 finds it."""
+    file = open_path(path, "r", suffix=suffix)
+    try:
+        file.seek(0)
+        return file.read(), str(getattr(file, "name", None) or f"<{type(path).__name__}>")
+    finally:
+        if isinstance(path, (str, pathlib.Path)):
+            file.close()
 
 
 @contextmanager
@@ -112,11 +60,8 @@ def checked(
     env: object,
     custom_objects: Mapping[str, object] | None,
     changes: Mapping[str, object],
-) -> Iterator[Checked]:
-    """Read a file safely; upstream's ``load`` is to be called inside.
-
-    :raises LoadError: if the file is damaged or hostile, or does not fit; it names the file
-    """
+) -> Iterator[tuple[ModelFile, io.BytesIO, str]]:
+    """A model's file, the same written anew, and its name; upstream's ``load`` is to be called inside."""
     if custom_objects is not None and not isinstance(custom_objects, dict):
         raise ValueError("custom_objects argument must be a dict or None")
     own = custom_objects or {}
@@ -127,19 +72,29 @@ def checked(
     with refused(label):
         found = read_model_file(raw, settable(cls), given)
         require_essentials(found)
-        ready = _as_checked(found, given, label)
+        stream = _written_anew(found)
         n_envs = found.data.get("n_envs") if env is None else getattr(env, "num_envs", 1)
-        charge_model({**ready.custom_objects, **changes}, int(n_envs or 1), found.budget)
+        charge_model({**found.data, **changes}, int(n_envs or 1), found.budget)
         with NetworkBudget(found.weights_bytes, found.budget):
-            yield ready
+            yield found, stream, label
+
+
+def _written_anew(found: ModelFile) -> io.BytesIO:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("data", json.dumps(dict.fromkeys(found.data)))
+        for name, values in found.weights.items():
+            with archive.open(f"{name}.pth", "w", force_zip64=True) as member:
+                th.save(values, member)
+        if found.system_info:
+            archive.writestr("system_info.txt", found.system_info)
+    stream.seek(0)
+    return stream
 
 
 @contextmanager
 def fitting_weights(path: Path, model: BaseAlgorithm) -> Iterator[dict[str, Any]]:
-    """The weights of a file; upstream's ``set_parameters`` is to be called inside.
-
-    :raises LoadError: if the file is damaged or its weights do not fit; the model is then as before
-    """
+    """The weights of a file; upstream's ``set_parameters`` is to be called inside, which may be undone."""
     raw, label = read_bytes(path, "zip")
     before = copy.deepcopy(model.get_parameters())
     with refused(label):
@@ -159,8 +114,7 @@ def fitting_weights(path: Path, model: BaseAlgorithm) -> Iterator[dict[str, Any]
 
 def _check_optimizer(optimizer: th.optim.Optimizer, values: dict[str, Any]) -> None:
     """What upstream's loader takes unseen: settings of other kinds, and state larger than the weights."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    sizes = {index: max(parameter.numel(), 1) for index, parameter in enumerate(parameters)}
+    parameters = dict(enumerate(part for group in optimizer.param_groups for part in group["params"]))
     for group, mine in zip(values["param_groups"], optimizer.state_dict()["param_groups"], strict=True):
         check_plain(group, th.Tensor)
         numbers = [group.get(key, number) for key, number in mine.items() if isinstance(number, (int, float))]
@@ -169,6 +123,47 @@ def _check_optimizer(optimizer: th.optim.Optimizer, values: dict[str, Any]) -> N
             raise NotRestorable("it has other parameters than this model's optimizer")
     for index, state in values["state"].items():
         check_plain(state, th.Tensor)
-        largest = sizes[index]
+        largest = max(parameters[index].numel(), 1)
         if any(th.is_tensor(part) and part.numel() > largest for part in state.values()):
             raise NotRestorable("its state is larger than the weights it is for")
+
+
+def carried_normalization(raw: bytes, label: str, space: spaces.Space) -> Normalization | None:
+    """The statistics of ``VecNormalize`` in a model's file, whatever else that holds."""
+    if NORMALIZATION_MEMBER.encode() not in raw:
+        return None
+    with refused(label):
+        return read_normalization(Archive(raw, Budget(len(raw))), space)
+
+
+def load_vec_normalize(
+    path: str | pathlib.Path | io.BufferedIOBase, venv: VecEnv, trust: bool = False
+) -> VecNormalize:
+    """Load what ``VecNormalize.save`` wrote and wrap ``venv`` in it, without running the file's code.
+
+    :param path: the file; or that of a model, if it carries the statistics that it was trained with
+    :param venv: the environments to wrap
+    :param trust: unpickle the file as ``VecNormalize.load`` does, which runs whatever it says
+    :raises LoadError: if the file is damaged or holds no such statistics; it names the file
+    """
+    if trust:
+        return VecNormalize.load(str(path), venv)
+    raw, label = read_bytes(path, "pkl")
+    if raw.startswith(b"PK"):
+        carried = carried_normalization(raw, label, venv.observation_space)
+        with refused(label):
+            if carried is None:
+                raise NotRestorable("it is a model that carries no statistics of VecNormalize")
+            return carried.wrap(venv, training=True)
+    loaded = read_vec_normalize(raw, label)
+    with refused(label, " (its statistics are of other observations than these environments give)"):
+        return loaded.around(venv, loaded.training, loaded.norm_reward)
+
+
+def read_vec_normalize(raw: bytes, label: str) -> Normalization:
+    """What ``VecNormalize.save`` wrote into a file with these contents; ``label`` is its name for errors."""
+    with refused(label, ". If you trust the file, load it with trust=True"):
+        loaded = Rebuilder(parse(raw, Budget(len(raw)))).root()
+        if not isinstance(loaded, Normalization):
+            raise NotRestorable("it holds no VecNormalize")
+    return loaded

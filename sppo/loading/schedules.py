@@ -27,26 +27,12 @@ NUMBERS = (int, float, np.integer, np.floating)
 SCHEDULE_KEYS = ("learning_rate", "clip_range", "clip_range_vf", "eta", "kl_budget", "critic_learning_rate")
 
 
-@dataclass(frozen=True)
 class LeftOut:
     """Stands in for a schedule that could not be restored; ``learn`` refuses to start with one."""
-
-    name: str
-    reason: str
 
     def __call__(self, _: float) -> float:
         # While a model is being built, its optimizer needs some learning rate; the file's is set after.
         return 0.0
-
-
-def missing(left_out: dict[str, str]) -> str:
-    """What to tell somebody who trains a model without the parts named."""
-    parts = "; ".join(f"{name} ({reason})" for name, reason in left_out.items())
-    names = ", ".join(f'"{name}": ...' for name in dict.fromkeys(name.partition(".")[0] for name in left_out))
-    return (
-        f"training needs what was left out when the model was loaded: {parts}. Give it by name, "
-        f"load(path, custom_objects={{{names}}}), or, for a file that you trust, load(path, trust=True)"
-    )
 
 
 #: Ways to write a constant or a line, which round differently; ``slope`` is ``start - end`` to rounding.
@@ -88,10 +74,7 @@ _POINTS = (
     [k / 1000 for k in range(1001)] + [1 - k * 2048 / 1e6 for k in range(489)] + [2.0**-k for k in range(60)]
 )
 #: All that a function may call or look up to be sampled: calling it must have no effect.
-_PURE = frozenset(
-    {"abs", "float", "int", "max", "min", "pow", "round", "math", "np", "numpy", "clip", "maximum", "minimum"}
-    | {"exp", "log", "sqrt", "cos", "sin", "pi", "float32", "float64"}
-)
+_PURE = {"abs", "float", "int", "max", "min", "pow", "round"}
 _EFFECTS = ("STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "STORE_SUBSCR", "DELETE_", "IMPORT_", "YIELD")
 
 
@@ -100,18 +83,17 @@ def stored(schedule: object) -> dict[str, object] | None:
 
     Nothing is called whose code does more than arithmetic.
     """
-    if isinstance(schedule, FloatSchedule):
-        schedule = schedule.value_schedule
+    function = schedule.value_schedule if isinstance(schedule, FloatSchedule) else schedule
     try:
-        if not isinstance(schedule, types.FunctionType) or not _is_pure(schedule):
+        if not isinstance(function, types.FunctionType) or not _is_pure(function):
             return None
-        values = [float(schedule(progress)) for progress in _POINTS]
+        values = [float(function(progress)) for progress in _POINTS]
     except Exception:
         # Whatever the user's function raises between its own calls: it cannot be stored.
         return None
-    start, end = values[1000], values[0]
     if not all(math.isfinite(value) for value in values):
         return None
+    start, end = values[1000], values[0]
     slope = start - end
     for form in FORMS:
         for nearby in (slope, math.nextafter(slope, math.inf), math.nextafter(slope, -math.inf)):
@@ -122,15 +104,12 @@ def stored(schedule: object) -> dict[str, object] | None:
 
 
 def _is_pure(function: types.FunctionType) -> bool:
+    code = function.__code__
+    read = [function.__globals__[name] for name in set(code.co_names) - _PURE]
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    plain = [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    reads = set(function.__code__.co_names) & set(function.__globals__)
-    plain += [function.__globals__[name] for name in reads - _PURE]
-    return (
-        all(isinstance(value, (int, float, str, type(None))) for value in plain)
-        and set(function.__code__.co_names) <= _PURE | reads
-        and not any(step.opname.startswith(_EFFECTS) for step in dis.get_instructions(function))
-    )
+    given = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    plain = all(isinstance(value, (int, float, str, type(None))) for value in [*read, *cells, *given])
+    return plain and not any(step.opname.startswith(_EFFECTS) for step in dis.get_instructions(function))
 
 
 SCHEDULES = (FloatSchedule, ConstantSchedule, LinearSchedule, LeftOut, StoredSchedule, types.FunctionType)
@@ -174,20 +153,17 @@ def _stored(rebuilder: Rebuilder, call: Call) -> StoredSchedule:
 def _function(rebuilder: Rebuilder, call: Call) -> Schedule:
     """A function that cloudpickle wrote with its code: one of :data:`_CLOSURES`, or of the program itself."""
     slots = rebuilder.setters.get(id(call), {})
-    module, name, cells = slots.get("__module__"), slots.get("__qualname__"), slots.get("__closure__") or ()
-    match call.args:
+    match slots, call.args:
         # The code is made by a call whose last arguments are the names of variables.
-        case (Call(args=(*_, tuple(variables), _)), *_):
-            pass
+        case {"__module__": str(module), "__qualname__": str(name)}, (Call(args=(*_, tuple(names), _)), *_):
+            cells = slots.get("__closure__") or ()
         case _:
-            variables = ()
-    if not isinstance(module, str) or not isinstance(name, str) or not isinstance(cells, tuple):
-        raise NotRestorable("a function comes with its code, which is not run")
+            raise NotRestorable("a function comes with its code, which is not run")
     values = {}
-    for variable, cell in zip(variables, cells, strict=True):
+    for variable, cell in zip(names, cells, strict=True):  # type: ignore[call-overload]
         match variable, cell:
-            case str(), Call(Global(name="_make_cell")):
-                values[variable] = rebuilder.arguments(cell, 1)[0]
+            case str(), Call(Global(name="_make_cell"), (content,)):
+                values[variable] = rebuilder.value(content)
             case _:
                 raise NotRestorable(f"the function {module}.{name} is written in an unexpected way")
     if module == _SB3 and name in _CLOSURES:

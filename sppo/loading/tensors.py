@@ -18,27 +18,18 @@ from sppo.loading.archive import Archive
 from sppo.loading.budget import Budget
 from sppo.loading.errors import LoadError, NotRestorable
 from sppo.loading.pickletree import Call, Global, parse
-from sppo.loading.rebuild import Rebuilder, builds
+from sppo.loading.rebuild import Rebuilder, builds, lengths
 
 _STORAGES = {name: dtype for dtype, name in th.storage._dtype_to_storage_type_map().items() if name[0] != "Q"}
-_MAX_DIMENSIONS = 16
 
 
 def read_tensors(data: bytes, budget: Budget) -> tuple[object, int]:
-    """The object that ``torch.save`` wrote, and how many bytes its numbers have.
-
-    Tensors are on the CPU, in dictionaries, lists and tuples.
-
-    :raises LoadError: if the archive is damaged
-    :raises NotRestorable: if it holds anything but tensors and plain values
-    """
+    """What ``torch.save`` wrote, of tensors and plain values, and how many bytes its numbers have."""
     archive = Archive(data, budget)
     pickles = [name for name in archive.sizes if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(pickles) != 1:
         raise LoadError("it was not written by torch.save in the format since torch 1.6")
     prefix = pickles[0].removesuffix("data.pkl")
-    if f"{prefix}constants.pkl" in archive.sizes:
-        raise LoadError("it is a TorchScript program, not a set of weights")
     if f"{prefix}byteorder" in archive.sizes and archive.read(f"{prefix}byteorder") != b"little":
         raise LoadError("its numbers are not little-endian")
     storages: dict[str, th.Tensor] = {}
@@ -50,8 +41,6 @@ def read_tensors(data: bytes, budget: Budget) -> tuple[object, int]:
                 dtype, member = _STORAGES[kind], f"{prefix}data/{key}"
             case _:
                 raise NotRestorable("it has tensors of an unexpected kind")
-        if member not in archive.sizes:
-            raise NotRestorable("it has tensors without numbers")
         if member not in storages:
             # The numbers are copied once here, written anew, and read again by upstream.
             budget.memory(3 * archive.sizes[member])
@@ -86,18 +75,11 @@ def _flat_tensor(raw: bytes, dtype: th.dtype) -> th.Tensor:
     return th.frombuffer(bytearray(raw), dtype=dtype)
 
 
-def _sizes(value: object) -> tuple[int, ...]:
-    sizes = value if isinstance(value, tuple) and len(value) <= _MAX_DIMENSIONS else (None,)
-    if not all(type(length) is int and 0 <= length < 2**40 for length in sizes):
-        raise NotRestorable("a tensor has a malformed shape")
-    return sizes
-
-
 @builds("torch._utils._rebuild_tensor_v2")
 def _tensor(rebuilder: Rebuilder, call: Call) -> th.Tensor:
     """A view of a storage; its last element must lie inside, and it must not repeat elements."""
     numbers, offset, size, stride = rebuilder.arguments(call, 6, 7)[:4]
-    size, stride = _sizes(size), _sizes(stride)
+    size, stride = lengths(size), lengths(stride)
     if not isinstance(numbers, th.Tensor) or type(offset) is not int or len(size) != len(stride):
         raise NotRestorable("a tensor is malformed")
     count = math.prod(size)

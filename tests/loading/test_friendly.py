@@ -130,7 +130,7 @@ def test_old_statistics(release: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = VecNormalize.load(str(path), venv)
-    assert vars(ours).keys() == vars(theirs).keys()
+    assert vars(ours).keys() == vars(VecNormalize(venv)).keys()
     observation = np.array([[0.5, 3.0, -1.0]], np.float32)
     assert np.array_equal(ours.normalize_obs(observation), theirs.normalize_obs(observation))
     assert np.array_equal(ours.normalize_reward(np.ones(1)), theirs.normalize_reward(np.ones(1)))
@@ -283,6 +283,7 @@ def test_lambda_is_left_out_and_asked_for(tmp_path: Path) -> None:
         again = SPPO.load(tmp_path / "again", env=env)
     with pytest.raises(ValueError, match="learning_rate"):
         again.learn(32)
+    SPPO.load(tmp_path / "again", env=env, trust=True, learning_rate=1e-3, eta=1.0).learn(32)
     SPPO.load(tmp_path / "model", env=env, custom_objects={"learning_rate": 1e-3, "eta": 1.0}).learn(32)
     SPPO.load(tmp_path / "model", env=env, learning_rate=1e-3, eta=None).learn(32)
     trusted = SPPO.load(tmp_path / "model", env=env, trust=True).learn(32)
@@ -290,7 +291,7 @@ def test_lambda_is_left_out_and_asked_for(tmp_path: Path) -> None:
 
 
 def test_optimizer_that_is_not_imported(tmp_path: Path) -> None:
-    """Prediction needs no optimizer."""
+    """As with any other class of the policy, the error says what to import or to give."""
 
     class Mine(th.optim.SGD):
         pass
@@ -299,11 +300,9 @@ def test_optimizer_that_is_not_imported(tmp_path: Path) -> None:
     kwargs = {"optimizer_class": Mine, "optimizer_kwargs": {"momentum": 0.9}, "net_arch": [8]}
     model = SPPO("MlpPolicy", env, **SMALL, engine="reference", policy_kwargs=kwargs).learn(32)
     model.save(tmp_path / "model")
-    with pytest.warns(UserWarning, match=r"policy_kwargs\.optimizer_class"):
-        loaded = SPPO.load(tmp_path / "model", env=env)
-    loaded.predict(env.reset())
-    with pytest.raises(ValueError, match=r'optimizer_class .*custom_objects=\{"policy_kwargs"'):
-        loaded.learn(32)
+    with pytest.raises(LoadError, match=r"Mine.*custom_objects=\{\"policy_kwargs\": \.\.\.\}"):
+        SPPO.load(tmp_path / "model")
+    SPPO.load(tmp_path / "model", env=env, custom_objects={"policy_kwargs": kwargs}).learn(32)
 
 
 def test_extractor_that_is_not_imported(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_dictionaries(keys: list[str], tmp_path: Path) -> None:
     assert np.array_equal(*actions)
     with pytest.warns(UserWarning, match="normalises other observations"):
         SPPO.load(tmp_path / "model", env=VecNormalize(DummyVecEnv([Parts]), norm_obs_keys=["map"]))
-    with pytest.raises(ValueError, match="the model's observations position"):
+    with pytest.raises(ValueError, match="the observations position"):
         loaded.normalized(raw_env())
 
 
