@@ -7,6 +7,8 @@ never negative, however small. Zeros are skipped, which makes the cost follow th
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -24,6 +26,34 @@ inlined = njit(cache=False, nogil=True, error_model="numpy", forceinline=True, n
 
 #: Relative rounding error of an action value: a sum over successors, of values that solve a linear system.
 ROUNDING = 16 * 2.2e-16
+
+
+class Model(NamedTuple):
+    """An MDP: CSR transitions with row s·A + a, rewards (S, A), start distribution, γ."""
+
+    indptr: IntArray
+    indices: IntArray
+    data: Array
+    reward: Array
+    start: Array
+    gamma: float
+
+
+class Quantities(NamedTuple):
+    """A policy and what is known of it: π, V, Q, A, normalised occupancy."""
+
+    policy: Array
+    v: Array
+    q: Array
+    advantage: Array
+    occupancy: Array
+
+
+def unknown(policy: Array) -> Quantities:
+    """Room for all that an evaluation of ``policy`` fills in."""
+    v, occupancy = np.empty((2, len(policy)))
+    q, advantage = np.empty((2, *policy.shape))
+    return Quantities(policy, v, q, advantage, occupancy)
 
 
 @inlined
@@ -69,76 +99,54 @@ def _solve_transposed(matrix: Array, x: Array) -> None:
 
 
 @entry
-def action_values(
-    indptr: IntArray,
-    indices: IntArray,
-    data: Array,
-    reward: Array,
-    gamma: float,
-    policy: Array,
-    v: Array,
-    q: Array,
-    advantage: Array,
-) -> None:
-    """Q = r + γPV and A(s, a) = Q(s, a) - Σ_b π(b|s) Q(s, b).
+def action_values(model: Model, at: Quantities) -> None:
+    """Q = r + γPV and A(s, a) = Q(s, a) - Σ_b π(b|s) Q(s, b), from π and V.
 
     Differences of Q below its rounding count as zero, and the baseline is taken relative to Q(s, 0): a state
     where the action does not matter has an advantage of exactly zero, not of a rounding error.
     """
-    states, actions = reward.shape
+    q, advantage = at.q, at.advantage
+    states, actions = q.shape
     for s in range(states):
         for a in range(actions):
             row = s * actions + a
             total = 0.0
-            for k in range(indptr[row], indptr[row + 1]):
-                total += data[k] * v[indices[k]]
-            q[s, a] = reward[s, a] + gamma * total
+            for k in range(model.indptr[row], model.indptr[row + 1]):
+                total += model.data[k] * at.v[model.indices[k]]
+            q[s, a] = model.reward[s, a] + model.gamma * total
         mean = 0.0
         for a in range(actions):
             difference = q[s, a] - q[s, 0]
             if abs(difference) <= ROUNDING * (abs(q[s, a]) + abs(q[s, 0])):
                 difference = 0.0
             advantage[s, a] = difference
-            mean += policy[s, a] * difference
+            mean += at.policy[s, a] * difference
         for a in range(actions):
             advantage[s, a] -= mean
 
 
 @entry
-def evaluate_dense(
-    indptr: IntArray,
-    indices: IntArray,
-    data: Array,
-    reward: Array,
-    start: Array,
-    gamma: float,
-    policy: Array,
-    matrix: Array,
-    v: Array,
-    q: Array,
-    advantage: Array,
-    occupancy: Array,
-) -> float:
+def evaluate_dense(model: Model, at: Quantities, matrix: Array) -> float:
     """J(π); fills V, Q, A and the normalised occupancy (1 - γ) d0ᵀ(I - γP_π)⁻¹. ``matrix`` is scratch."""
-    states, actions = reward.shape
+    states, actions = at.policy.shape
     for s in range(states):
         for other in range(states):
             matrix[s, other] = 0.0
         matrix[s, s] = 1.0
         expected = 0.0
         for a in range(actions):
-            probability = policy[s, a]
-            expected += probability * reward[s, a]
+            probability = at.policy[s, a]
+            expected += probability * model.reward[s, a]
             row = s * actions + a
-            for k in range(indptr[row], indptr[row + 1]):
-                matrix[s, indices[k]] -= gamma * probability * data[k]
-        v[s] = expected
-        occupancy[s] = (1.0 - gamma) * start[s]
+            for k in range(model.indptr[row], model.indptr[row + 1]):
+                matrix[s, model.indices[k]] -= model.gamma * probability * model.data[k]
+        at.v[s] = expected
+        at.occupancy[s] = (1.0 - model.gamma) * model.start[s]
     _factorise(matrix)
-    _solve(matrix, v)
-    _solve_transposed(matrix, occupancy)
-    action_values(indptr, indices, data, reward, gamma, policy, v, q, advantage)
+    _solve(matrix, at.v)
+    _solve_transposed(matrix, at.occupancy)
+    action_values(model, at)
     value = 0.0
     for s in range(states):
-        value += start[s] * v[s]
+        value += model.start[s] * at.v[s]
     return value

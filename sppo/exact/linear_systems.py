@@ -33,15 +33,15 @@ REFINEMENTS = 8
 Order = npt.NDArray[np.intp]
 
 
-def elimination_order(transition: sp.csr_matrix, states: int) -> Order | None:
+def elimination_order(transition: sp.csr_matrix) -> Order | None:
     """An order of the states that keeps a factorisation sparse, or None if iteration is the better way.
 
     :param transition: (S·A, S), row s·A + a
     """
+    pairs, states = transition.shape
     reachable = transition.tocoo()
-    actions = transition.shape[0] // states
-    source, target = reachable.row // actions, reachable.col
-    graph = sp.coo_matrix((np.ones(source.size), (source, target)), shape=(states, states)).tocsr()
+    source, target = reachable.row // (pairs // states), reachable.col
+    graph = sp.csr_matrix((np.ones(source.size), (source, target)), shape=(states, states))
     _, component = csgraph.connected_components(graph, connection="strong")
     if np.bincount(component).max() > COMPONENT_LIMIT:
         return None
@@ -52,66 +52,43 @@ def elimination_order(transition: sp.csr_matrix, states: int) -> Order | None:
     return np.argsort(component, kind="stable")
 
 
-class PolicySystem:
-    """(I - γP_π) for one policy: solves for values, and transposed for occupancies."""
-
-    def __init__(self, transition: sp.csr_matrix, gamma: float, order: Order | None) -> None:
-        self.transition = transition
-        self.gamma = gamma
-        self.order = order
-        if order is not None:
-            matrix = sp.identity(transition.shape[0], format="csr") - gamma * transition
-            self.factors = spla.splu(
-                sp.csc_matrix(matrix[order][:, order]),
-                permc_spec="NATURAL",
-                diag_pivot_thresh=0.0,
-                options={"SymmetricMode": True},
-            )
-
-    def values(self, reward: Array) -> Array:
-        """v = r + γPv."""
-        if self.order is None:
-            return solve_fixed_point(self.transition, self.gamma, reward)
-        return self._direct(reward, "N")
-
-    def occupancy(self, start: Array) -> Array:
-        """d = (1 - γ)d0 + γPᵀd, non-negative."""
-        scaled = (1.0 - self.gamma) * start
-        if self.order is not None:
-            return np.maximum(self._direct(scaled, "T"), 0.0)
-        transposed = self.transition.T.tocsr()
-        d = np.maximum(solve_fixed_point(transposed, self.gamma, scaled), 0.0)
+def values_and_occupancy(
+    transition: sp.csr_matrix, gamma: float, order: Order | None, reward: Array, start: Array
+) -> tuple[Array, Array]:
+    """v = r + γPv and d = (1 - γ)d0 + γPᵀd ≥ 0, for the transitions P and rewards r of one policy."""
+    scaled = (1.0 - gamma) * start
+    if order is None:
+        transposed = transition.T.tocsr()
+        d = np.maximum(_fixed_point(transposed, gamma, scaled), 0.0)
         # one sweep more makes the states that only rounding had emptied positive again
-        return scaled + self.gamma * (transposed @ d)
+        return _fixed_point(transition, gamma, reward), scaled + gamma * (transposed @ d)
+    matrix = sp.csc_matrix((sp.identity(start.size) - gamma * transition)[order][:, order])
+    options = {"SymmetricMode": True}
+    factors = spla.splu(matrix, permc_spec="NATURAL", diag_pivot_thresh=0.0, options=options)
+    v, d = np.empty((2, start.size))
+    v[order], d[order] = factors.solve(reward[order]), factors.solve(scaled[order], trans="T")
+    return v, np.maximum(d, 0.0)
 
-    def _direct(self, b: Array, side: str) -> Array:
-        x = np.empty_like(b)
-        x[self.order] = self.factors.solve(b[self.order], trans=side)
-        return x
 
-
-def solve_fixed_point(matrix: sp.csr_matrix, gamma: float, b: Array) -> Array:
+def _fixed_point(matrix: sp.csr_matrix, gamma: float, b: Array) -> Array:
     """x = b + γMx for M or Mᵀ stochastic, to a residual of about ``TOLERANCE`` relative to max|x|."""
     operator = spla.LinearOperator(matrix.shape, matvec=lambda x: x - gamma * (matrix @ x), dtype=np.float64)
-    x = b.copy()
+    x = b
     residual = gamma * (matrix @ x)
-    size = float(np.max(np.abs(residual)))
+    size = np.abs(residual).max()
     for _ in range(REFINEMENTS):
-        if size <= TOLERANCE * float(np.max(np.abs(x))):
+        if size <= TOLERANCE * np.abs(x).max():
             return x
         # scaled, because SciPy takes a small right-hand side for a breakdown of the method
         correction, _ = spla.bicgstab(operator, residual / size, rtol=1e-9, atol=0.0, maxiter=200)
         candidate = x + size * correction
         next_residual = b + gamma * (matrix @ candidate) - candidate
-        next_size = float(np.max(np.abs(next_residual)))
+        next_size = np.abs(next_residual).max()
         if not next_size < 0.5 * size:
             break
         x, residual, size = candidate, next_residual, next_size
-    sweeps = 1 if gamma == 0.0 else math.ceil(math.log(1e-17) / math.log(gamma))
-    for _ in range(sweeps):
-        new = b + gamma * (matrix @ x)
-        change = float(np.max(np.abs(new - x)))
-        x = new
-        if change <= TOLERANCE * float(np.max(np.abs(x))):
+    for _ in range(math.ceil(math.log(1e-17) / math.log(gamma)) if gamma else 1):
+        x, previous = b + gamma * (matrix @ x), x
+        if np.abs(x - previous).max() <= TOLERANCE * np.abs(x).max():
             break
     return x

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from sppo.arguments import finite_array
-from sppo.exact.evaluation import Array, action_values, evaluate_dense
-from sppo.exact.linear_systems import Order, PolicySystem, elimination_order
+from sppo.exact.evaluation import Array, Model, action_values, evaluate_dense, unknown
+from sppo.exact.linear_systems import Order, elimination_order, values_and_occupancy
 
 #: Up to so many states a policy is evaluated by the compiled dense factorisation.
 DENSE_LIMIT = 256
@@ -80,9 +80,9 @@ class TabularMDP:
         self.transition = self._transition_rows(transition)
         low, high = float(self.reward.min()), float(self.reward.max())
         least, most = (low, high) if reward_range is None else map(float, reward_range)
-        self.reward_range = (least, most)
         if least > low or most < high:
             raise ValueError(f"reward_range {reward_range} does not contain the rewards, [{low}, {high}]")
+        self.reward_range = (least, most)
         for array in (self.reward, self.start):
             array.flags.writeable = False
 
@@ -97,8 +97,6 @@ class TabularMDP:
                 f"shape {(states * actions, states)}, not {transition.shape}"
             )
         rows = sp.csr_matrix(transition, dtype=np.float64, copy=True)
-        if not np.all(np.isfinite(rows.data)):
-            raise ValueError("transition has entries that are not finite")
         rows.sum_duplicates()
         rows.eliminate_zeros()
         _check_distributions(rows, "transition", actions)
@@ -116,14 +114,15 @@ class TabularMDP:
         )
 
     @cached_property
-    def csr(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Array]:
-        """(indptr, indices, data) of the transitions with 64-bit indices, as the kernels take them."""
+    def model(self) -> Model:
+        """The MDP as the kernels take it, with 64-bit indices."""
         rows = self.transition
-        return rows.indptr.astype(np.int64), rows.indices.astype(np.int64), rows.data
+        indptr, indices = rows.indptr.astype(np.int64), rows.indices.astype(np.int64)
+        return Model(indptr, indices, rows.data, self.reward, self.start, self.gamma)
 
     @cached_property
     def _order(self) -> Order | None:
-        return elimination_order(self.transition, self.n_states)
+        return elimination_order(self.transition)
 
     def check_policy(self, policy: npt.ArrayLike) -> Array:
         """``policy`` as a float array, or an error that says what is wrong with it."""
@@ -137,20 +136,17 @@ class TabularMDP:
 
     def evaluate_unchecked(self, policy: Array) -> Evaluation:
         """:meth:`evaluate` for a policy known to be valid."""
-        v, q = np.empty(self.n_states), np.empty(self.reward.shape)
-        advantage, occupancy = np.empty(self.reward.shape), np.empty(self.n_states)
+        at = unknown(policy)
         if self.n_states <= DENSE_LIMIT:
-            matrix = np.empty((self.n_states, self.n_states))
-            value = evaluate_dense(
-                *self.csr, self.reward, self.start, self.gamma, policy, matrix, v, q, advantage, occupancy
-            )
+            value = evaluate_dense(self.model, at, np.empty((self.n_states, self.n_states)))
         else:
-            system = PolicySystem(self.policy_transition(policy), self.gamma, self._order)
-            v[:] = system.values(np.sum(policy * self.reward, axis=1))
-            occupancy[:] = system.occupancy(self.start)
-            action_values(*self.csr, self.reward, self.gamma, policy, v, q, advantage)
-            value = float(self.start @ v)
-        return Evaluation(policy, value, v, q, advantage, occupancy)
+            transition, reward = self.policy_transition(policy), np.sum(policy * self.reward, axis=1)
+            at.v[:], at.occupancy[:] = values_and_occupancy(
+                transition, self.gamma, self._order, reward, self.start
+            )
+            action_values(self.model, at)
+            value = float(self.start @ at.v)
+        return Evaluation(at.policy, value, at.v, at.q, at.advantage, at.occupancy)
 
     def policy_transition(self, policy: Array) -> sp.csr_matrix:
         """P_π(s'|s) = Σ_a π(a|s) P(s'|s, a), sparse (S, S)."""
@@ -163,23 +159,18 @@ class TabularMDP:
 
     def optimal(self) -> Evaluation:
         """An optimal policy, deterministic: value iteration to get near, policy iteration to be exact."""
-        v = np.zeros(self.n_states)
+        v, states = np.zeros(self.n_states), np.arange(self.n_states)
         for _ in range(2000):
-            q = self._backup(v)
-            new = q.max(axis=1)
-            converged = np.max(np.abs(new - v)) <= 1e-12 * max(1.0, float(np.max(np.abs(new))))
-            v = new
-            if converged:
+            v, previous = self._backup(v).max(axis=1), v
+            if np.abs(v - previous).max() <= 1e-12 * max(1.0, np.abs(v).max()):
                 break
         actions = self._backup(v).argmax(axis=1)
         while True:
-            policy = np.zeros(self.reward.shape)
-            policy[np.arange(self.n_states), actions] = 1.0
-            evaluation = self.evaluate_unchecked(policy)
+            evaluation = self.evaluate_unchecked(np.eye(self.n_actions)[actions])
             q = evaluation.q
             # a strict improvement only: ties broken by rounding would make the iteration cycle
-            slack = 1e-11 * max(1.0, float(np.max(np.abs(q))))
-            better = q.max(axis=1) > q[np.arange(self.n_states), actions] + slack
+            slack = 1e-11 * max(1.0, np.abs(q).max())
+            better = q.max(axis=1) > q[states, actions] + slack
             if not better.any():
                 return evaluation
             actions = np.where(better, q.argmax(axis=1), actions)
@@ -194,7 +185,7 @@ def _check_distributions(rows: Array | sp.csr_matrix, name: str, actions: int = 
         raise ValueError(f"{name} has a negative probability, {rows.min():g}")
     sums = np.asarray(rows.sum(axis=1)).ravel()
     worst = int(np.argmax(np.abs(sums - 1.0)))
-    if abs(sums[worst] - 1.0) > SUM_TOLERANCE:
+    if not abs(sums[worst] - 1.0) <= SUM_TOLERANCE:
         where = f" in state {worst // max(1, actions)}" if sums.size > 1 else ""
         where += f", action {worst % actions}" if actions else ""
         raise ValueError(f"{name} must sum to 1; it sums to {sums[worst]:.12g}{where}")

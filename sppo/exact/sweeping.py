@@ -21,8 +21,7 @@ from sppo.arguments import integer
 from sppo.exact.evaluation import Array
 from sppo.exact.framework import FMA
 from sppo.exact.mdp import TabularMDP
-from sppo.exact.settings import make_plan
-from sppo.exact.solver import listed, run
+from sppo.exact.solver import listed, make_plan, run
 
 #: Final values closer than this (relative to 1 or to themselves) count as equal.
 TIE = 1e-9

@@ -56,12 +56,24 @@ def check_rule(eta: str) -> None:
         raise ValueError(f'eta must be a number, one number per state or "per-state", not {eta!r}')
 
 
+def inverse_eta(mdp: TabularMDP, eta: npt.ArrayLike) -> Array:
+    """1/η(s) for every state, from a number (infinity for no regularisation) or one number per state."""
+    array = np.asarray(eta, dtype=np.float64)
+    if array.shape not in ((), (mdp.n_states,)):
+        raise ValueError(
+            f"eta must be a number or have one entry per state, ({mdp.n_states},), not {array.shape}"
+        )
+    if not np.all(array > 0.0):
+        raise ValueError(f"eta must be positive, not {eta!r}")
+    return np.full(mdp.n_states, 1.0 / array)
+
+
 def resolve_eta(mdp: TabularMDP, evaluation: Evaluation, eta: float | str | npt.ArrayLike) -> Array:
     """1/η(s) for every state, from a number, one number per state, or ``"per-state"``."""
     if isinstance(eta, str):
         check_rule(eta)
-        return 1.0 / per_state_step_size(mdp, evaluation)
-    return np.broadcast_to(1.0 / np.asarray(eta, dtype=np.float64), (mdp.n_states,))
+        return np.maximum(evaluation.v - mdp.reward_range[0] / (1.0 - mdp.gamma), 0.0)
+    return inverse_eta(mdp, eta)
 
 
 def smoothness(mdp: TabularMDP, evaluation: Evaluation, eta: float | str | npt.ArrayLike) -> float:

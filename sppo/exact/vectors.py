@@ -118,7 +118,7 @@ def maximum(builder: IRBuilder, a: Value, b: Value) -> Value:
 
 
 @_operation(VECTOR, 4)
-def where_less(builder: IRBuilder, a: Value, b: Value, yes: Value, no: Value) -> Value:
+def if_less(builder: IRBuilder, a: Value, b: Value, yes: Value, no: Value) -> Value:
     """``yes`` in the lanes where a < b, ``no`` in the others."""
     return builder.select(builder.fcmp_ordered("<", a, b), yes, no)
 
