@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sppo.exact.evaluation import Array, Model, Quantities, entry, evaluate_dense, inlined, leaf
+from sppo.exact.evaluation import Array, Evaluation, Model, entry, evaluate_dense, inlined, leaf
 from sppo.exact.kernels import (
     ARMIJO,
     CPI,
@@ -56,7 +56,7 @@ class State(NamedTuple):
     Without scratch, the MDP is too large to be evaluated here, and π_t has been evaluated already.
     """
 
-    at: Quantities
+    at: Evaluation
     inv_eta: Array
     matrix: Array
     packets: Packets
@@ -158,8 +158,7 @@ def search_steps(method: Method, packets: Packets, used: Array) -> None:
         moved = False
         for k in range(packets.packs):
             moved |= move(accepted, packets, k)
-        if i < used.size:
-            used[i] = accepted
+        used[i] = accepted
         if trust and not moved:
             # a trust-region step depends on θ alone: every later one would be this one again
             return
@@ -259,7 +258,7 @@ def run_fixed(model: Model, method: Method, logits: Array, state: State, values:
 
 @entry
 def run_search(model: Model, method: Method, logits: Array, state: State, values: Array, used: Array) -> int:
-    """Algorithm 1 with a search in every inner step; ``used`` is (iterations, recorded steps)."""
+    """Algorithm 1 with a search in every inner step; ``used`` is (iterations, m)."""
     for t in range(values.size):
         values[t] = _evaluate(model, method, logits, state, values[t])
         packets = gather(state.packets, logits, state.at.advantage, state.at.occupancy, state.inv_eta)

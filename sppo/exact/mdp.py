@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from sppo.arguments import finite_array
-from sppo.exact.evaluation import Array, Model, action_values, evaluate_dense, unknown
-from sppo.exact.linear_systems import Order, elimination_order, values_and_occupancy
+from sppo.exact.evaluation import Array, Evaluation, Model, elimination_order, evaluate_dense, evaluate_sparse
 
 #: Up to so many states a policy is evaluated by the compiled dense factorisation.
 DENSE_LIMIT = 256
 #: How far a distribution's sum may be from 1.
 SUM_TOLERANCE = 1e-8
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Everything exact about one policy.
-
-    :param policy: π(a|s), shape (S, A)
-    :param value: J(π) = Σ d0(s) V(s)
-    :param v: V^π, shape (S,)
-    :param q: Q^π, shape (S, A)
-    :param advantage: A^π = Q^π - V^π, shape (S, A); exactly zero in states where the action does not matter
-    :param occupancy: d^π = (1 - γ) d0ᵀ(I - γP_π)⁻¹, shape (S,), sums to 1
-    """
-
-    policy: Array
-    value: float
-    v: Array
-    q: Array
-    advantage: Array
-    occupancy: Array
-
-    def __repr__(self) -> str:
-        return f"Evaluation(value={self.value:.6g}, states={self.v.size}, actions={self.q.shape[1]})"
 
 
 #: What is known about an optimal policy is what is known about any.
@@ -74,10 +48,20 @@ class TabularMDP:
         if not 0.0 <= self.gamma < 1.0:
             raise ValueError(f"gamma must be in [0, 1), not {gamma}")
         self.reward = finite_array("reward", reward, "S", "A")
-        self.n_states, self.n_actions = self.reward.shape
-        self.start = finite_array("start", start, self.n_states)
+        self.n_states, self.n_actions = states, actions = self.reward.shape
+        self.start = finite_array("start", start, states)
         _check_distributions(self.start[None], "start")
-        self.transition = self._transition_rows(transition)
+        if not sp.issparse(transition):
+            transition = finite_array("transition", transition, states, actions, states).reshape(-1, states)
+        self.transition = sp.csr_matrix(transition, dtype=np.float64, copy=True)
+        if self.transition.shape != (states * actions, states):
+            raise ValueError(
+                f"a sparse transition has one row per state and action, "
+                f"shape {(states * actions, states)}, not {self.transition.shape}"
+            )
+        self.transition.sum_duplicates()
+        self.transition.eliminate_zeros()
+        _check_distributions(self.transition, "transition", actions)
         low, high = float(self.reward.min()), float(self.reward.max())
         least, most = (low, high) if reward_range is None else map(float, reward_range)
         if least > low or most < high:
@@ -85,22 +69,6 @@ class TabularMDP:
         self.reward_range = (least, most)
         for array in (self.reward, self.start):
             array.flags.writeable = False
-
-    def _transition_rows(self, transition: Any) -> sp.csr_matrix:
-        states, actions = self.reward.shape
-        if not sp.issparse(transition):
-            dense = finite_array("transition", transition, states, actions, states)
-            transition = dense.reshape(states * actions, states)
-        elif transition.shape != (states * actions, states):
-            raise ValueError(
-                f"a sparse transition has one row per state and action, "
-                f"shape {(states * actions, states)}, not {transition.shape}"
-            )
-        rows = sp.csr_matrix(transition, dtype=np.float64, copy=True)
-        rows.sum_duplicates()
-        rows.eliminate_zeros()
-        _check_distributions(rows, "transition", actions)
-        return rows
 
     @property
     def n_transitions(self) -> int:
@@ -121,7 +89,7 @@ class TabularMDP:
         return Model(indptr, indices, rows.data, self.reward, self.start, self.gamma)
 
     @cached_property
-    def _order(self) -> Order | None:
+    def _order(self) -> npt.NDArray[np.intp] | None:
         return elimination_order(self.transition)
 
     def check_policy(self, policy: npt.ArrayLike) -> Array:
@@ -132,30 +100,12 @@ class TabularMDP:
 
     def evaluate(self, policy: npt.ArrayLike) -> Evaluation:
         """J, V, Q, A and the normalised occupancy of ``policy`` (S, A), exactly."""
-        return self.evaluate_unchecked(self.check_policy(policy))
-
-    def evaluate_unchecked(self, policy: Array) -> Evaluation:
-        """:meth:`evaluate` for a policy known to be valid."""
-        at = unknown(policy)
+        at = Evaluation.unknown(self.check_policy(policy))
         if self.n_states <= DENSE_LIMIT:
             value = evaluate_dense(self.model, at, np.empty((self.n_states, self.n_states)))
         else:
-            transition, reward = self.policy_transition(policy), np.sum(policy * self.reward, axis=1)
-            at.v[:], at.occupancy[:] = values_and_occupancy(
-                transition, self.gamma, self._order, reward, self.start
-            )
-            action_values(self.model, at)
-            value = float(self.start @ at.v)
-        return Evaluation(at.policy, value, at.v, at.q, at.advantage, at.occupancy)
-
-    def policy_transition(self, policy: Array) -> sp.csr_matrix:
-        """P_π(s'|s) = Σ_a π(a|s) P(s'|s, a), sparse (S, S)."""
-        states, actions = self.reward.shape
-        weights = sp.csr_matrix(
-            (policy.ravel(), np.arange(states * actions), np.arange(0, states * actions + 1, actions)),
-            shape=(states, states * actions),
-        )
-        return sp.csr_matrix(weights @ self.transition)
+            value = evaluate_sparse(self.model, at, self.transition, self._order)
+        return at._replace(value=value)
 
     def optimal(self) -> Evaluation:
         """An optimal policy, deterministic: value iteration to get near, policy iteration to be exact."""
@@ -166,7 +116,7 @@ class TabularMDP:
                 break
         actions = self._backup(v).argmax(axis=1)
         while True:
-            evaluation = self.evaluate_unchecked(np.eye(self.n_actions)[actions])
+            evaluation = self.evaluate(np.eye(self.n_actions)[actions])
             q = evaluation.q
             # a strict improvement only: ties broken by rounding would make the iteration cycle
             slack = 1e-11 * max(1.0, np.abs(q).max())

@@ -17,7 +17,7 @@ from scipy.special import softmax
 
 from sppo.arguments import given, integer, one_of, positive
 from sppo.exact import kernels, theory
-from sppo.exact.evaluation import Array, Quantities, unknown
+from sppo.exact.evaluation import Array, Evaluation
 from sppo.exact.framework import FMA
 from sppo.exact.loops import LOOPS, State
 from sppo.exact.mdp import DENSE_LIMIT, TabularMDP
@@ -122,10 +122,9 @@ class Result:
         if self.lower_bounds is None:
             raise ValueError("no lower bounds were recorded: call solve(..., certify=True)")
         path = np.append(self.values, self.value)
-        slack = theory.ROUNDING * max(1.0, float(np.max(np.abs(path))))
-        return bool(
-            np.all(path[1:] >= self.lower_bounds - slack) and np.all(self.lower_bounds >= path[:-1] - slack)
-        )
+        slack = theory.ROUNDING * max(1.0, np.abs(path).max())
+        steps = zip(path[:-1], self.lower_bounds, path[1:], strict=True)
+        return all(theory.Certificate(*step, slack).holds for step in steps)
 
     def __repr__(self) -> str:
         return (
@@ -226,7 +225,7 @@ def make_plan(mdp: TabularMDP, objective: str | FMA, method: str, values: dict[s
     settings = {**optional, **given(where, values, required, optional)}
     if integer("inner_steps", settings["inner_steps"]) > 1 and (method == "closed_form" or name == "pg"):
         raise ValueError(f"{name} with {method} makes one update per iteration: inner_steps must be 1")
-    inv_eta = _inverse_eta(mdp, name, settings.get("eta"))
+    inv_eta = _inverse_eta(mdp, name, settings.get("eta", np.inf))
     if method == "closed_form" and name in ("mdpo", "npg") and not np.all(inv_eta > 0.0):
         raise ValueError("eta must be finite: an infinite one would move all probability at once")
     numbers = {}
@@ -250,22 +249,18 @@ def make_plan(mdp: TabularMDP, objective: str | FMA, method: str, values: dict[s
     return Plan(name, method, settings, compiled, inv_eta, family)
 
 
-def _inverse_eta(mdp: TabularMDP, objective: str, eta: float | str | npt.ArrayLike | None) -> Array:
-    """1/η(s); zeros if there is no η, and to be filled in for every π_t if it is ``"per-state"``."""
-    if eta is not None and not isinstance(eta, str):
+def _inverse_eta(mdp: TabularMDP, objective: str, eta: float | str | npt.ArrayLike) -> Array:
+    """1/η(s); that of ``"per-state"`` is filled in for every π_t."""
+    if not isinstance(eta, str):
         return theory.inverse_eta(mdp, eta)
-    if eta is not None:
-        theory.check_rule(eta)
-        if objective != "smdpo":
-            raise ValueError(
-                'eta="per-state" is derived for the softmax representation (smdpo); '
-                f"{objective} has no such bound"
-            )
+    one_of("eta, if not in numbers,", eta, theory.RULES)
+    if objective != "smdpo":
+        raise ValueError(f"{eta} is derived for the softmax representation: smdpo, not {objective}")
     return np.zeros(mdp.n_states)
 
 
 def _alpha(mdp: TabularMDP, objective: str, alpha: float | str | None) -> float:
-    """α; negative if the loops are to use a theoretical one: 1/β, or for CPI that times Σ d(s) max_a A."""
+    """α; a negative one tells the loops to use 1/β (smdpo), or |α| Σ d(s) max_a A (cpi)."""
     if alpha is None:
         return 0.0
     if isinstance(alpha, str):
@@ -289,48 +284,42 @@ def _initial_logits(mdp: TabularMDP, logits: npt.ArrayLike | None, *, finite: bo
     array = np.array(logits, dtype=np.float64, order="C")
     if array.shape != mdp.reward.shape:
         raise ValueError(f"initial_logits must have shape {mdp.reward.shape}, not {array.shape}")
-    if np.isnan(array).any() or np.isposinf(array).any() or np.isneginf(array).all(axis=1).any():
+    if not np.isfinite(array.max(axis=1)).all():
         raise ValueError("initial_logits must give every state at least one finite logit, and no nan or +inf")
-    if finite and np.isneginf(array).any():
+    if finite and not np.isfinite(array).all():
         raise ValueError("initial_logits must be finite for gradient methods: no gradient leaves -inf")
     return array
 
 
 def run(
-    mdp: TabularMDP,
-    plan: Plan,
-    iterations: int,
-    start: npt.ArrayLike | None = None,
-    certify: bool = False,
-    record: bool = True,
+    mdp: TabularMDP, plan: Plan, iterations: int, start: npt.ArrayLike | None, certify: bool = False
 ) -> Result:
-    """Carry out a plan; small MDPs entirely in compiled code. ``record`` keeps inner step sizes."""
+    """Carry out a plan; small MDPs entirely in compiled code."""
     if plan.family is not None:
         return _run_general(mdp, plan.family, plan, iterations, start)
     logits = _initial_logits(mdp, start, finite=plan.method != "closed_form")
-    searches = plan.method in ("line_search", "constrained")
-    columns = (plan.numbers.inner_steps if record else 0) if searches else 1
+    columns = plan.numbers.inner_steps if plan.method in ("line_search", "constrained") else 1
     values, used = np.empty(iterations), np.full((iterations, columns), np.nan)
     bounds = np.empty(iterations) if certify else None
     compiled = mdp.n_states <= DENSE_LIMIT and not certify
     scratch = np.empty((mdp.n_states, mdp.n_states) if compiled else (0, 0))
     packets = kernels.new_packets(*logits.shape)
-    state = State(unknown(np.empty_like(logits)), plan.inv_eta.copy(), scratch, packets)
+    state = State(Evaluation.unknown(np.empty_like(logits)), plan.inv_eta.copy(), scratch, packets)
     loop = LOOPS[plan.method]
     if compiled:
         made = loop(mdp.model, plan.numbers, logits, state, values, used)
         values[made:], used[made:] = values[made - 1], used[made - 1]
     for t in range(0 if compiled else iterations):
-        old = mdp.evaluate_unchecked(softmax(logits, axis=1))
+        old = mdp.evaluate(softmax(logits, axis=1))
         values[t] = old.value
         # a closed form overwrites the policy
-        state = state._replace(at=Quantities(old.policy.copy(), old.v, old.q, old.advantage, old.occupancy))
+        state = state._replace(at=old._replace(policy=old.policy.copy()))
         loop(mdp.model, plan.numbers, logits, state, values[t : t + 1], used[t : t + 1])
         if bounds is not None:
             new, eta = softmax(logits, axis=1), plan.settings["eta"]
             bounds[t] = theory.lower_bound(mdp, old, new, objective=plan.objective, eta=eta)
     policy = softmax(logits, axis=1)
-    value = mdp.evaluate_unchecked(policy).value
+    value = mdp.evaluate(policy).value
     return Result(
         plan.objective, plan.method, plan.settings, values, value, policy, logits, used, bounds, logits
     )
