@@ -1,4 +1,4 @@
-"""EXP3 and softmax EXP3 (sEXP3) on Bernoulli bandits: every round of every run in one compiled call.
+"""EXP3 and softmax EXP3 (sEXP3) on Bernoulli bandits: every round of a run in one compiled call.
 
 With A the arm pulled at round t, r in {0, 1} its reward and p_t the policy, the three algorithms of the
 FMA-PG paper (Section "Multi-armed Bandit", Appendix D) are
@@ -25,13 +25,13 @@ a difference, so that no rounding error accumulates however long the run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
 import numba
 import numpy as np
 import numpy.typing as npt
-from numba import prange
 from scipy.special import logsumexp, stdtrit
 
 from sppo.arguments import finite_array, integer, one_of, positive
@@ -52,18 +52,8 @@ _SHIFT = 200.0
 _FLOOR = 400.0
 
 
-@njit()
-def _uniform(a, b, c, count):  # type: ignore[no-untyped-def]
-    """The next double in [0, 1) of NumPy's SFC64 generator, and its next state."""
-    word = a + b + count
-    a = b ^ (b >> np.uint64(11))
-    b = c + (c << np.uint64(3))
-    c = ((c << np.uint64(24)) | (c >> np.uint64(40))) + word
-    return np.float64(word >> np.uint64(11)) * 2.0**-53, a, b, c, count + np.uint64(1)
-
-
-@njit()
-def _draw(tree, leaves, mass):  # type: ignore[no-untyped-def]
+@njit(nogil=True)
+def _draw(tree: FloatArray, leaves: int, mass: float) -> int:
     """The arm whose slice of the cumulative weights contains ``mass``; never one of weight zero."""
     node = 1
     while node < leaves:
@@ -76,8 +66,8 @@ def _draw(tree, leaves, mass):  # type: ignore[no-untyped-def]
     return node - leaves
 
 
-@njit()
-def _set_weight(tree, leaves, arm, log_weight):  # type: ignore[no-untyped-def]
+@njit(nogil=True)
+def _set_weight(tree: FloatArray, leaves: int, arm: int, log_weight: float) -> None:
     """Store one arm's weight and recompute the sums above it."""
     node = leaves + arm
     tree[node] = np.exp(log_weight) if log_weight > -_FLOOR else 0.0
@@ -86,43 +76,40 @@ def _set_weight(tree, leaves, arm, log_weight):  # type: ignore[no-untyped-def]
         tree[node] = tree[2 * node] + tree[2 * node + 1]
 
 
-@njit()
-def _recentre(tree, leaves, log_weights):  # type: ignore[no-untyped-def]
+@njit(nogil=True)
+def _recentre(tree: FloatArray, leaves: int, log_weights: FloatArray) -> None:
     """Shift the log-weights to a maximum of 0 (the policy is unchanged) and rebuild the tree."""
-    largest = log_weights[0]
-    for z in log_weights:
-        largest = max(largest, z)
+    largest = log_weights.max()
     for arm in range(len(log_weights)):
         log_weights[arm] -= largest
-        z = log_weights[arm]
-        tree[leaves + arm] = np.exp(z) if z > -_FLOOR else 0.0
-    for node in range(leaves - 1, 0, -1):
-        tree[node] = tree[2 * node] + tree[2 * node + 1]
+        _set_weight(tree, leaves, arm, log_weights[arm])
 
 
-@njit()
-def _run(rule, means, state, eta, rounds, regret, pulls, log_weights):  # type: ignore[no-untyped-def]
+@njit(nogil=True)
+def _run(
+    rule: int,
+    means: FloatArray,
+    stream: np.random.Generator,
+    eta: float,
+    rounds: IntArray,
+    regret: FloatArray,
+    pulls: IntArray,
+    log_weights: FloatArray,
+) -> None:
     """One run. Two uniforms per round: the first picks the arm, the second is compared with its mean.
 
     Fills ``regret``; ``pulls`` and ``log_weights`` must come in as zeros.
     """
-    best_mean = 0.0
-    for mean in means:
-        best_mean = max(best_mean, mean)
-    leaves = 1
+    best_mean, done, leaves = means.max(), 0, 1
     while leaves < len(means):
         leaves *= 2
     tree = np.zeros(2 * leaves)
     _recentre(tree, leaves, log_weights)
-    a, b, c, count = state[0], state[1], state[2], state[3]
-    done = 0
     for point in range(len(rounds)):
         for _ in range(rounds[point] - done):
-            u, a, b, c, count = _uniform(a, b, c, count)
-            v, a, b, c, count = _uniform(a, b, c, count)
-            arm = _draw(tree, leaves, u * tree[1])
+            arm = _draw(tree, leaves, stream.random() * tree[1])
             pulls[arm] += 1
-            reward = v < means[arm]
+            reward = stream.random() < means[arm]
             if reward == (rule == _LBIW):
                 continue  # r = 0 (or, for the loss-based estimator, 1 - r = 0) changes no weight
             # The bound keeps absurd step sizes from reaching infinity, where differences are undefined.
@@ -140,15 +127,6 @@ def _run(rule, means, state, eta, rounds, regret, pulls, log_weights):  # type: 
         regret[point] = 0.0
         for arm in range(len(means)):
             regret[point] += pulls[arm] * (best_mean - means[arm])
-
-
-@njit(parallel=True)
-def _run_all(rule, means, states, etas, rounds, regret, pulls, log_weights):  # type: ignore[no-untyped-def]
-    """Every (step size, seed) pair; each run owns its random stream, so threads cannot change a result."""
-    for cell in prange(len(etas) * len(means)):
-        e = cell % len(etas)
-        s = cell // len(etas)
-        _run(rule, means[s], states[s], etas[e], rounds, regret[e, s], pulls[e, s], log_weights[e, s])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -280,7 +258,7 @@ def simulate(
     :param seeds: environment seeds: a sequence of distinct integers, or a number n for 0, ..., n − 1
     :param agent_seed: seed of the algorithm's randomness; another one repeats the same environments
     :param points: at how many equally spaced rounds to record the regret (every round if ``horizon`` is less)
-    :param threads: number of threads; all that Numba may use if ``None``. The result does not depend on it
+    :param threads: number of threads; the usable cores if ``None``. The result does not depend on it
     """
     one_of("algorithm", algorithm, ALGORITHMS)
     horizon = integer("horizon", horizon, least=1)
@@ -291,19 +269,19 @@ def simulate(
     table = _means_table(arms, gap, means, seed_list)
     points = min(integer("points", points, least=1), horizon)
     rounds = np.array([horizon * i // points for i in range(1, points + 1)], dtype=np.int64)
-    streams = [agent_stream(seed, agent_seed).bit_generator.state["state"] for seed in seed_list]
-    states = np.array([stream["state"] for stream in streams], dtype=np.uint64)
     runs = (len(step_sizes), len(seed_list))
     regret = np.empty((*runs, len(rounds)))
     pulls = np.zeros((*runs, table.shape[1]), dtype=np.int64)
     log_weights = np.zeros((*runs, table.shape[1]))
 
-    before = numba.get_num_threads()
-    numba.set_num_threads(before if threads is None else integer("threads", threads, least=1))
-    try:
-        _run_all(ALGORITHMS.index(algorithm), table, states, step_sizes, rounds, regret, pulls, log_weights)
-    finally:
-        numba.set_num_threads(before)
+    def run(cell: tuple[int, ...]) -> None:
+        stream = agent_stream(seed_list[cell[1]], agent_seed)
+        rule, means, eta = ALGORITHMS.index(algorithm), table[cell[1]], step_sizes[cell[0]]
+        _run(rule, means, stream, eta, rounds, regret[cell], pulls[cell], log_weights[cell])
+
+    cores = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(cores if threads is None else integer("threads", threads)) as pool:
+        list(pool.map(run, np.ndindex(runs)))
     return BanditResult(
         algorithm=algorithm,
         gap=None if gap is None else float(gap),
@@ -320,10 +298,8 @@ def simulate(
 
 
 def _seed_list(seeds: int | Sequence[int] | IntArray) -> list[int]:
-    if isinstance(seeds, int | np.integer):
-        return list(range(integer("seeds", seeds, least=1)))
     if not isinstance(seeds, Iterable):
-        raise TypeError(f"seeds must be a number of seeds or a sequence of integers, not {seeds!r}")
+        return list(range(integer("seeds", seeds)))
     seed_list = [integer("each seed", seed, least=0) for seed in seeds]
     if not seed_list:
         raise ValueError("seeds is empty; give a number of seeds or a sequence of integers")

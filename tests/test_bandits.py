@@ -188,11 +188,10 @@ GOOD = {"arms": 3, "gap": 0.5, "horizon": 10, "eta": 0.1, "seeds": 2}
         ({"seeds": [1, 1]}, ValueError, "repeats"),
         ({"seeds": [-1]}, ValueError, "each seed must be at least 0"),
         ({"seeds": True}, TypeError, "integer"),
-        ({"seeds": 2.0}, TypeError, "number of seeds or a sequence"),
+        ({"seeds": 2.0}, TypeError, "seeds must be an integer"),
         ({"agent_seed": -1}, ValueError, "agent_seed"),
         ({"points": 0}, ValueError, "points"),
         ({"threads": 0}, ValueError, "threads"),
-        ({"threads": 100_000}, ValueError, "number of threads"),
     ],
 )
 def test_bad_input_is_refused_with_a_reason(change, error, message):

@@ -24,6 +24,7 @@ from scipy.special import logsumexp, softmax, xlogy
 from sppo.arguments import finite_array, one_of
 from sppo.exact.evaluation import Array
 from sppo.exact.mdp import Evaluation, TabularMDP
+from sppo.exact.objectives import softmax_pullback
 
 #: Probabilities are moved away from zero by this much inside logarithms of the negative entropy's gradient.
 SMALLEST_PROBABILITY = 1e-300
@@ -68,64 +69,55 @@ class Representation:
     :param gradient: evaluation ↦ (1 - γ) ∂J/∂π
     """
 
-    name: str
     of: Callable[[Array], Array]
     pullback: Callable[[Array, Array], Array]
     gradient: Callable[[Evaluation], Array]
 
 
-def _softmax_pullback(z: Array, cotangent: Array) -> Array:
-    p = softmax(z, axis=1)
-    return p * (cotangent - np.sum(p * cotangent, axis=1, keepdims=True))
-
-
-#: Probabilities: ∂J/∂p(a|s) = d(s) Q(s, a).
-DIRECT = Representation(
-    "direct", lambda z: softmax(z, axis=1), _softmax_pullback, lambda e: e.occupancy[:, None] * e.q
-)
-#: Logits: ∂J/∂z(a, s) = d(s) π(a|s) A(s, a).
-SOFTMAX = Representation(
-    "softmax", lambda z: z, lambda z, g: g, lambda e: e.occupancy[:, None] * e.policy * e.advantage
-)
-REPRESENTATIONS = {representation.name: representation for representation in (DIRECT, SOFTMAX)}
+REPRESENTATIONS = {
+    # probabilities: ∂J/∂p(a|s) = d(s) Q(s, a)
+    "direct": Representation(
+        lambda z: softmax(z, axis=1),
+        lambda z, g: softmax_pullback(softmax(z, axis=1), g),
+        lambda e: e.occupancy[:, None] * e.q,
+    ),
+    # logits: ∂J/∂z(a, s) = d(s) π(a|s) A(s, a)
+    "softmax": Representation(
+        lambda z: z, lambda z, g: g, lambda e: e.occupancy[:, None] * e.policy * e.advantage
+    ),
+}
 
 
 class Parameterization(Protocol):
-    """A differentiable map θ ↦ logits (S, A)."""
+    """A differentiable map θ ↦ logits (S, A): its θ_0, its value z(θ), and (∂z/∂θ)ᵀ cotangent."""
 
-    def initial(self) -> Array:
-        """θ_0."""
+    def initial(self) -> Array: ...
 
-    def logits(self, theta: Array) -> Array:
-        """z(θ), shape (S, A)."""
+    def logits(self, theta: Array) -> Array: ...
 
-    def pullback(self, theta: Array, cotangent: Array) -> Array:
-        """(∂z/∂θ)ᵀ cotangent, shape of θ."""
+    def pullback(self, theta: Array, cotangent: Array) -> Array: ...
 
 
 @dataclass(frozen=True)
 class TabularSoftmax:
-    """One parameter per state and action: z = θ."""
+    """One parameter per state and action: z = θ, at first the uniform policy."""
 
     states: int
     actions: int
 
     def initial(self) -> Array:
-        """The uniform policy."""
         return np.zeros((self.states, self.actions))
 
     def logits(self, theta: Array) -> Array:
-        """z(θ) = θ."""
         return theta
 
     def pullback(self, theta: Array, cotangent: Array) -> Array:
-        """The identity."""
         return cotangent
 
 
 @dataclass(frozen=True)
 class LinearSoftmax:
-    """Linear in features: z(s, a) = ⟨features(s, a), θ⟩, ``features`` of shape (S, A, k)."""
+    """Linear in features: z(s, a) = ⟨features(s, a), θ⟩, ``features`` of shape (S, A, k); θ_0 = 0."""
 
     features: Array
 
@@ -133,15 +125,12 @@ class LinearSoftmax:
         finite_array("features", self.features, "S", "A", "k")
 
     def initial(self) -> Array:
-        """The uniform policy."""
         return np.zeros(self.features.shape[2])
 
     def logits(self, theta: Array) -> Array:
-        """z(θ) = features · θ."""
         return self.features @ theta
 
     def pullback(self, theta: Array, cotangent: Array) -> Array:
-        """featuresᵀ cotangent."""
         return np.einsum("sak,sa->k", self.features, cotangent)
 
 
@@ -182,29 +171,21 @@ class LinearizedObjective:
 class FMA:
     """A member of the family: functional representation × mirror map × parameterisation.
 
-    :param representation: ``"direct"``, ``"softmax"`` or a :class:`Representation`
+    :param representation: ``"direct"`` or ``"softmax"``
     :param mirror_map: ``"euclidean"``, ``"negative_entropy"``, ``"log_sum_exp"`` or a :class:`MirrorMap`
     :param parameterization: tabular softmax by default
     """
 
-    representation: str | Representation
+    representation: str
     mirror_map: str | MirrorMap
     parameterization: Parameterization | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.representation, str):
-            one_of("representation", self.representation, REPRESENTATIONS)
+        one_of("representation", self.representation, REPRESENTATIONS)
         if isinstance(self.mirror_map, str):
             one_of("mirror_map", self.mirror_map, MIRROR_MAPS)
-        if self._resolved() == (SOFTMAX, NEGATIVE_ENTROPY):
+        if self.representation == "softmax" and self.mirror_map in ("negative_entropy", NEGATIVE_ENTROPY):
             raise ValueError("the negative entropy is a map on probabilities: use the direct representation")
-
-    def _resolved(self) -> tuple[Representation, MirrorMap]:
-        representation, mirror_map = self.representation, self.mirror_map
-        return (
-            REPRESENTATIONS[representation] if isinstance(representation, str) else representation,
-            MIRROR_MAPS[mirror_map] if isinstance(mirror_map, str) else mirror_map,
-        )
 
     def for_mdp(self, mdp: TabularMDP) -> Parameterization:
         """The parameterisation, tabular unless another was given."""
@@ -214,7 +195,8 @@ class FMA:
         self, mdp: TabularMDP, theta_t: Array, eta: npt.ArrayLike, evaluation: Evaluation | None = None
     ) -> LinearizedObjective:
         """ℓ_t at θ_t, with η a number or one number per state."""
-        parameterization, (representation, mirror_map) = self.for_mdp(mdp), self._resolved()
+        parameterization, representation = self.for_mdp(mdp), REPRESENTATIONS[self.representation]
+        mirror_map = MIRROR_MAPS[self.mirror_map] if isinstance(self.mirror_map, str) else self.mirror_map
         logits = parameterization.logits(theta_t)
         if evaluation is None:
             evaluation = mdp.evaluate(softmax(logits, axis=1))

@@ -17,9 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from sppo.exact.evaluation import Array, IntArray, inlined, leaf
-from sppo.exact.vectors import WIDTH, Vector, exp, load, log, maximum, splat, store, total, where_less
+from sppo.exact.vectors import WIDTH, Vector, differs, exp, if_less, load, log, maximum, splat, store, total
 
-SMDPO, MDPO, TRPO, PPO = range(4)
+#: CPI is a closed form only; the natural gradient's is MDPO's, and the policy gradient MDPO's with 1/η = 0.
+SMDPO, MDPO, TRPO, PPO, CPI = range(5)
 #: Armijo on J - C/η; on J alone with clipped logarithms, as published; trust region.
 ARMIJO, PUBLISHED, TRUST_REGION = range(3)
 #: Rows of ``Packets.pair``: one number per state and action; the last two are scratch.
@@ -33,10 +34,11 @@ LARGEST_LOG_RATIO = 600.0
 
 
 class Method(NamedTuple):
-    """All numbers of a run: objective (or kind of closed form), inner steps, and how steps are searched."""
+    """All numbers of a run: objective, step sizes, and how steps are searched."""
 
     objective: int
     per_state: bool = False
+    lowest_value: float = 0.0
     inner_steps: int = 1
     alpha: float = 0.0
     epsilon: float = 0.0
@@ -52,29 +54,36 @@ class Method(NamedTuple):
 
 
 class Packets(NamedTuple):
-    """Workspace: matrices with a row per quantity, and which state each lane holds."""
+    """Workspace: matrices with a row per quantity, which state each lane holds, and how much is in use."""
 
     pair: Array
     single: Array
     states: IntArray
+    actions: int
+    packs: int = 0
 
 
 def new_packets(states: int, actions: int) -> Packets:
     """An empty workspace with room for every state of an MDP."""
     lanes = (states + WIDTH - 1) // WIDTH * WIDTH
     pair, single = np.zeros((FACTOR + 1, lanes * actions)), np.zeros((NORMALISER + 1, lanes))
-    return Packets(pair, single, np.zeros(lanes, dtype=np.int64))
+    return Packets(pair, single, np.zeros(lanes, dtype=np.int64), actions)
 
 
 @inlined
-def weigh(alpha: float, packets: Packets, actions: int, k: int) -> tuple[Vector, Vector]:
+def columns(packets: Packets, k: int) -> range:
+    """Where the actions of packet ``k`` are."""
+    width = packets.actions * WIDTH
+    return range(k * width, (k + 1) * width, WIDTH)
+
+
+@inlined
+def weigh(alpha: float, packets: Packets, k: int) -> tuple[Vector, Vector]:
     """Of the policy softmax(θ + α step): unnormalised probabilities into ``WEIGHT``; their sum, and shift."""
-    pair, base = packets.pair, k * actions * WIDTH
-    top = load(pair, LOGITS, base) + alpha * load(pair, STEP, base)
-    for at in range(base + WIDTH, base + actions * WIDTH, WIDTH):
+    pair, top, mass = packets.pair, splat(-1e308), splat(0.0)
+    for at in columns(packets, k):
         top = maximum(top, load(pair, LOGITS, at) + alpha * load(pair, STEP, at))
-    mass = splat(0.0)
-    for at in range(base, base + actions * WIDTH, WIDTH):
+    for at in columns(packets, k):
         w = exp(load(pair, LOGITS, at) + alpha * load(pair, STEP, at) - top)
         store(pair, WEIGHT, at, w)
         mass = mass + w
@@ -82,48 +91,37 @@ def weigh(alpha: float, packets: Packets, actions: int, k: int) -> tuple[Vector,
 
 
 @leaf
-def gather(packets: Packets, logits: Array, advantage: Array, occupancy: Array, inv_eta: Array) -> int:
-    """Copy the states where the action matters into packets; returns the number of packets."""
-    pair, single = packets.pair, packets.single
-    states, actions = logits.shape
-    n = 0
-    for s in range(states):
+def gather(room: Packets, logits: Array, advantage: Array, occupancy: Array, inv_eta: Array) -> Packets:
+    """The states where the action matters, copied into packets."""
+    pair, single, actions, n = room.pair, room.single, room.actions, 0
+    pair[:], single[:], room.states[:] = 0.0, 0.0, -1
+    for s in range(len(occupancy)):
         matters = False
         for a in range(actions):
             matters |= advantage[s, a] != 0.0
         if not matters or not occupancy[s] > 0.0:
             continue
-        packets.states[n] = s
+        room.states[n] = s
         single[OCCUPANCY, n], single[INV_ETA, n] = occupancy[s], inv_eta[s]
         for a in range(actions):
             at = (n // WIDTH * actions + a) * WIDTH + n % WIDTH
             pair[LOGITS, at], pair[ADVANTAGE, at] = logits[s, a], advantage[s, a]
         n += 1
-    packs = (n + WIDTH - 1) // WIDTH
-    for spare in range(n, packs * WIDTH):
-        packets.states[spare] = -1
-        single[OCCUPANCY, spare], single[INV_ETA, spare] = 0.0, 0.0
-        for a in range(actions):
-            at = (spare // WIDTH * actions + a) * WIDTH + spare % WIDTH
-            pair[LOGITS, at], pair[ADVANTAGE, at] = 0.0, 0.0
-    for k in range(packs):
-        for at in range(k * actions * WIDTH, (k + 1) * actions * WIDTH, WIDTH):
-            store(pair, OLD, at, load(pair, LOGITS, at))
-            store(pair, STEP, at, splat(0.0))
-        store(single, NORMALISER, k * WIDTH, splat(0.0))
-        mass, normaliser = weigh(0.0, packets, actions, k)
+    packets = Packets(pair, single, room.states, actions, (n + WIDTH - 1) // WIDTH)
+    for k in range(packets.packs):
+        mass, normaliser = weigh(0.0, packets, k)
         store(single, NORMALISER, k * WIDTH, normaliser)
-        for at in range(k * actions * WIDTH, (k + 1) * actions * WIDTH, WIDTH):
+        for at in columns(packets, k):
+            store(pair, OLD, at, load(pair, LOGITS, at))
             store(pair, P_OLD, at, load(pair, WEIGHT, at) / mass)
-    return packs
+    return packets
 
 
 @leaf
-def scatter(packets: Packets, packs: int, logits: Array) -> bool:
+def scatter(packets: Packets, logits: Array) -> bool:
     """Copy the packets back into ``logits``; returns whether any number changed."""
-    changed = False
-    actions = logits.shape[1]
-    for i in range(packs * WIDTH):
+    changed, actions = False, packets.actions
+    for i in range(packets.packs * WIDTH):
         s = packets.states[i]
         for a in range(actions if s >= 0 else 0):
             x = packets.pair[LOGITS, (i // WIDTH * actions + a) * WIDTH + i % WIDTH]
@@ -137,22 +135,22 @@ def clipped_log_ratio(x: Vector, old: Vector, shift: Vector, normaliser: Vector)
     """log p/p_t of both probabilities clipped; lse(θ) is shift + normaliser."""
     log_old = old - normaliser
     log_p = x - normaliser - shift
-    log_old = maximum(where_less(log_old, HIGHEST_LOG, log_old, HIGHEST_LOG), LOWEST_LOG)
-    return maximum(where_less(log_p, HIGHEST_LOG, log_p, HIGHEST_LOG), LOWEST_LOG) - log_old
+    log_old = maximum(if_less(log_old, HIGHEST_LOG, log_old, HIGHEST_LOG), LOWEST_LOG)
+    return maximum(if_less(log_p, HIGHEST_LOG, log_p, HIGHEST_LOG), LOWEST_LOG) - log_old
 
 
 @inlined
-def packet_gradient(method: Method, packets: Packets, actions: int, k: int) -> Vector:
+def packet_gradient(method: Method, packets: Packets, k: int) -> Vector:
     """step = ∇_θ (J - C/η) of packet ``k``; returns the squares' sum, lane by lane."""
-    pair, objective, base = packets.pair, method.objective, k * actions * WIDTH
+    pair, objective = packets.pair, method.objective
     occupancy = load(packets.single, OCCUPANCY, k * WIDTH)
     inv_eta = load(packets.single, INV_ETA, k * WIDTH)
     normaliser = load(packets.single, NORMALISER, k * WIDTH)
-    mass, shift = weigh(0.0, packets, actions, k)
+    mass, shift = weigh(0.0, packets, k)
     scale = 1.0 / mass
     mean, squares = splat(0.0), splat(0.0)
     if objective != SMDPO:
-        for at in range(base, base + actions * WIDTH, WIDTH):
+        for at in columns(packets, k):
             p = load(pair, WEIGHT, at) * scale
             f = load(pair, ADVANTAGE, at)
             if objective == MDPO:
@@ -163,12 +161,12 @@ def packet_gradient(method: Method, packets: Packets, actions: int, k: int) -> V
                     f = f - (x - old) * inv_eta
             elif objective == PPO:
                 p_old = load(pair, P_OLD, at)
-                gain = where_less(0.0, f, where_less(p, (1.0 + method.epsilon) * p_old, f, 0.0), 0.0)
-                loss = where_less(f, 0.0, where_less((1.0 - method.epsilon) * p_old, p, f, 0.0), 0.0)
+                gain = if_less(0.0, f, if_less(p, (1.0 + method.epsilon) * p_old, f, 0.0), 0.0)
+                loss = if_less(f, 0.0, if_less((1.0 - method.epsilon) * p_old, p, f, 0.0), 0.0)
                 f = gain + loss
             store(pair, FACTOR, at, f)
             mean = mean + p * f
-    for at in range(base, base + actions * WIDTH, WIDTH):
+    for at in columns(packets, k):
         p, p_old = load(pair, WEIGHT, at) * scale, load(pair, P_OLD, at)
         if objective == SMDPO:
             g = p_old * load(pair, ADVANTAGE, at) + inv_eta * (p_old - p)
@@ -183,7 +181,7 @@ def packet_gradient(method: Method, packets: Packets, actions: int, k: int) -> V
 
 
 @leaf
-def measure(method: Method, alpha: float, packets: Packets, actions: int, packs: int) -> tuple[float, float]:
+def measure(method: Method, alpha: float, packets: Packets) -> tuple[float, float]:
     """(what the rule compares, C) of the policy softmax(θ + α step).
 
     Compared is J - C/η by the Armijo rule, else J, with A in place of Q (which shifts J by a constant).
@@ -193,11 +191,11 @@ def measure(method: Method, alpha: float, packets: Packets, actions: int, packs:
     """
     pair, objective = packets.pair, method.objective
     scores, divergences = splat(0.0), splat(0.0)
-    for k in range(packs):
+    for k in range(packets.packs):
         normaliser = load(packets.single, NORMALISER, k * WIDTH)
-        mass, shift = weigh(alpha, packets, actions, k)
+        mass, shift = weigh(alpha, packets, k)
         gain, moved = splat(0.0), splat(0.0)
-        for at in range(k * actions * WIDTH, (k + 1) * actions * WIDTH, WIDTH):
+        for at in columns(packets, k):
             x, old = load(pair, LOGITS, at) + alpha * load(pair, STEP, at), load(pair, OLD, at)
             p_old, w, u = load(pair, P_OLD, at), load(pair, WEIGHT, at), x - old
             if objective == SMDPO and method.rule == PUBLISHED:
@@ -219,19 +217,19 @@ def measure(method: Method, alpha: float, packets: Packets, actions: int, packs:
 
 
 @leaf
-def largest_curvature(packets: Packets, actions: int, packs: int) -> float:
+def largest_curvature(packets: Packets) -> float:
     """The largest eigenvalue of d (diag p - ppᵀ) over states, by the difference of its two likeliest actions.
 
     For v = (e_i - e_j)/√2 with the two largest probabilities, vᵀ(diag p - ppᵀ)v = ½(p_i + p_j - (p_i -
     p_j)²).
     """
     pair, largest = packets.pair, splat(0.0)
-    for k in range(packs):
-        mass, _ = weigh(0.0, packets, actions, k)
+    for k in range(packets.packs):
+        mass, _ = weigh(0.0, packets, k)
         p, q = splat(0.0), splat(0.0)
-        for at in range(k * actions * WIDTH, (k + 1) * actions * WIDTH, WIDTH):
+        for at in columns(packets, k):
             w = load(pair, WEIGHT, at) / mass
-            q = maximum(q, where_less(p, w, p, w))
+            q = maximum(q, if_less(p, w, p, w))
             p = maximum(p, w)
         eigenvalue = 0.5 * (p + q - (p - q) * (p - q))
         largest = maximum(largest, load(packets.single, OCCUPANCY, k * WIDTH) * eigenvalue)
@@ -243,7 +241,7 @@ def largest_curvature(packets: Packets, actions: int, packs: int) -> float:
 
 
 @leaf
-def packet_direction(objective: int, smallest: float, packets: Packets, actions: int, k: int) -> float:
+def packet_direction(objective: int, smallest: float, packets: Packets, k: int) -> float:
     """step = H⁺g of packet ``k`` for g = ∇J and H = ∇²C; returns its share of sᵀHs = gᵀs.
 
     H⁺ picks, among the solutions (equal up to a constant per state), the one of mean zero.
@@ -251,34 +249,34 @@ def packet_direction(objective: int, smallest: float, packets: Packets, actions:
     and y = -Σ (p/τ)(A - Σ pA) / Σ p/τ, which makes Σ p s = 0. An action of curvature d p |τ| (τ = 1 but for
     MDPO) below ``smallest`` belongs to the numerical null space: its s is zero.
     """
-    pair, columns = packets.pair, range(k * actions * WIDTH, (k + 1) * actions * WIDTH, WIDTH)
+    pair = packets.pair
     occupancy = load(packets.single, OCCUPANCY, k * WIDTH)
-    mass, shift = weigh(0.0, packets, actions, k)
+    mass, shift = weigh(0.0, packets, k)
     mean, moved = splat(0.0), splat(0.0)
-    for at in columns:
+    for at in columns(packets, k):
         p = load(pair, WEIGHT, at) / mass
         store(pair, WEIGHT, at, p)
         mean = mean + p * load(pair, ADVANTAGE, at)
         moved = moved + p * (load(pair, LOGITS, at) - load(pair, OLD, at))
     # 1/τ, or 0 for the numerical null space
     numerator, denominator, count = splat(0.0), splat(0.0), splat(0.0)
-    for at in columns:
+    for at in columns(packets, k):
         p, tau = load(pair, WEIGHT, at), splat(1.0)
         if objective == MDPO:
             tau = load(pair, LOGITS, at) - load(pair, OLD, at) - moved + 1.0
-        size = occupancy * p * where_less(tau, 0.0, 0.0 - tau, tau)
-        factor = where_less(smallest, size, 1.0 / tau, 0.0)
+        size = occupancy * p * if_less(tau, 0.0, 0.0 - tau, tau)
+        factor = if_less(smallest, size, 1.0 / tau, 0.0)
         store(pair, FACTOR, at, factor)
         numerator = numerator + p * factor * (load(pair, ADVANTAGE, at) - mean)
         denominator = denominator + p * factor
-        count = count + where_less(smallest, size, splat(1.0), 0.0)
-    offset = where_less(0.0, denominator * denominator, numerator / denominator, 0.0)
+        count = count + if_less(smallest, size, splat(1.0), 0.0)
+    offset = if_less(0.0, denominator * denominator, numerator / denominator, 0.0)
     average = splat(0.0)
-    for at in columns:
+    for at in columns(packets, k):
         s = load(pair, ADVANTAGE, at)
         if objective == SMDPO:
             log_ratio = shift - (load(pair, LOGITS, at) - load(pair, OLD, at))
-            s = s * exp(where_less(log_ratio, LARGEST_LOG_RATIO, log_ratio, LARGEST_LOG_RATIO))
+            s = s * exp(if_less(log_ratio, LARGEST_LOG_RATIO, log_ratio, LARGEST_LOG_RATIO))
         elif objective == MDPO:
             s = s - mean - offset
         s = s * load(pair, FACTOR, at)
@@ -286,12 +284,75 @@ def packet_direction(objective: int, smallest: float, packets: Packets, actions:
         average = average + s
     average = average / maximum(count, 1.0)
     slope = splat(0.0)
-    for at in columns:
+    for at in columns(packets, k):
         factor, advantage = load(pair, FACTOR, at), load(pair, ADVANTAGE, at)
-        s = where_less(0.0, factor * factor, load(pair, STEP, at) - average, 0.0)
+        s = if_less(0.0, factor * factor, load(pair, STEP, at) - average, 0.0)
         store(pair, STEP, at, s)
         if objective == SMDPO:
             slope = slope + load(pair, P_OLD, at) * advantage * s
         else:
             slope = slope + load(pair, WEIGHT, at) * (advantage - mean) * s
     return total(occupancy * slope)
+
+
+@inlined
+def move(alpha: float, packets: Packets, k: int) -> bool:
+    """θ ← θ + α step in packet ``k``; returns whether any bit changed."""
+    pair, moved = packets.pair, False
+    for at in columns(packets, k):
+        x = load(pair, LOGITS, at)
+        y = x + alpha * load(pair, STEP, at)
+        store(pair, LOGITS, at, y)
+        moved = moved or differs(x, y)
+    return moved
+
+
+@leaf
+def concave_until(objective: int, alpha: float, packets: Packets) -> bool:
+    """Whether max h - min h ≤ 1/η in every state at θ + α step; h as in :mod:`sppo.exact.loops`."""
+    if objective == SMDPO:
+        return True
+    pair, excess = packets.pair, splat(0.0)
+    for k in range(packets.packs):
+        inv_eta = load(packets.single, INV_ETA, k * WIDTH)
+        highest, lowest = splat(-1e308), splat(1e308)
+        for at in columns(packets, k):
+            h = load(pair, ADVANTAGE, at)
+            if objective == MDPO:
+                u = load(pair, LOGITS, at) - load(pair, OLD, at)
+                h = h - (u + alpha * load(pair, STEP, at)) * inv_eta
+            highest = maximum(highest, h)
+            lowest = if_less(h, lowest, h, lowest)
+        excess = maximum(excess, highest - lowest - inv_eta)
+    return not differs(excess, 0.0)
+
+
+@leaf
+def rising_until(alpha: float, packets: Packets) -> bool:
+    """Whether MDPO's C certainly increases along θ + xs for x from 0 to α.
+
+    C'(x) = Σ d [Cov(u, s) + x Var(s)] under the policy at x, and the covariance falls at a rate of at most
+    range(u) Var(s). There, Var(s) is at most exp(x range(s)) times the variance at θ, and at most
+    range(s)²/4. So C'(x) ≥ Σ d [Cov(u, s) - α range(u) min(exp(α range(s)) Var(s), range(s)²/4)], both at θ.
+    """
+    pair, slopes = packets.pair, splat(0.0)
+    for k in range(packets.packs):
+        mass, _ = weigh(0.0, packets, k)
+        mean_u, mean_s, product, square = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+        high_u, high_s, low_u, low_s = splat(-1e308), splat(-1e308), splat(1e308), splat(1e308)
+        for at in columns(packets, k):
+            u, s = load(pair, LOGITS, at) - load(pair, OLD, at), load(pair, STEP, at)
+            p = load(pair, WEIGHT, at) / mass
+            mean_u, mean_s = mean_u + p * u, mean_s + p * s
+            high_u, high_s = maximum(high_u, u), maximum(high_s, s)
+            low_u, low_s = if_less(u, low_u, u, low_u), if_less(s, low_s, s, low_s)
+        for at in columns(packets, k):
+            u, s = load(pair, LOGITS, at) - load(pair, OLD, at) - mean_u, load(pair, STEP, at) - mean_s
+            p = load(pair, WEIGHT, at) / mass
+            product, square = product + p * u * s, square + p * s * s
+        width = alpha * (high_s - low_s)
+        grown = exp(if_less(width, LARGEST_LOG_RATIO, width, LARGEST_LOG_RATIO)) * square
+        cap = 0.25 * (high_s - low_s) * (high_s - low_s)
+        fall = alpha * (high_u - low_u) * if_less(grown, cap, grown, cap)
+        slopes = slopes + load(packets.single, OCCUPANCY, k * WIDTH) * (product - fall)
+    return bool(total(slopes) > 0.0)

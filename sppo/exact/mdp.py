@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from sppo.arguments import finite_array
-from sppo.exact.evaluation import Array, action_values, evaluate_dense
-from sppo.exact.linear_systems import Order, PolicySystem, elimination_order
+from sppo.exact.evaluation import Array, Evaluation, Model, elimination_order, evaluate_dense, evaluate_sparse
 
 #: Up to so many states a policy is evaluated by the compiled dense factorisation.
 DENSE_LIMIT = 256
 #: How far a distribution's sum may be from 1.
 SUM_TOLERANCE = 1e-8
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Everything exact about one policy.
-
-    :param policy: π(a|s), shape (S, A)
-    :param value: J(π) = Σ d0(s) V(s)
-    :param v: V^π, shape (S,)
-    :param q: Q^π, shape (S, A)
-    :param advantage: A^π = Q^π - V^π, shape (S, A); exactly zero in states where the action does not matter
-    :param occupancy: d^π = (1 - γ) d0ᵀ(I - γP_π)⁻¹, shape (S,), sums to 1
-    """
-
-    policy: Array
-    value: float
-    v: Array
-    q: Array
-    advantage: Array
-    occupancy: Array
-
-    def __repr__(self) -> str:
-        return f"Evaluation(value={self.value:.6g}, states={self.v.size}, actions={self.q.shape[1]})"
 
 
 #: What is known about an optimal policy is what is known about any.
@@ -74,35 +48,27 @@ class TabularMDP:
         if not 0.0 <= self.gamma < 1.0:
             raise ValueError(f"gamma must be in [0, 1), not {gamma}")
         self.reward = finite_array("reward", reward, "S", "A")
-        self.n_states, self.n_actions = self.reward.shape
-        self.start = finite_array("start", start, self.n_states)
+        self.n_states, self.n_actions = states, actions = self.reward.shape
+        self.start = finite_array("start", start, states)
         _check_distributions(self.start[None], "start")
-        self.transition = self._transition_rows(transition)
-        low, high = float(self.reward.min()), float(self.reward.max())
-        least, most = (low, high) if reward_range is None else map(float, reward_range)
-        self.reward_range = (least, most)
-        if least > low or most < high:
-            raise ValueError(f"reward_range {reward_range} does not contain the rewards, [{low}, {high}]")
-        for array in (self.reward, self.start):
-            array.flags.writeable = False
-
-    def _transition_rows(self, transition: Any) -> sp.csr_matrix:
-        states, actions = self.reward.shape
         if not sp.issparse(transition):
-            dense = finite_array("transition", transition, states, actions, states)
-            transition = dense.reshape(states * actions, states)
-        elif transition.shape != (states * actions, states):
+            transition = finite_array("transition", transition, states, actions, states).reshape(-1, states)
+        self.transition = sp.csr_matrix(transition, dtype=np.float64, copy=True)
+        if self.transition.shape != (states * actions, states):
             raise ValueError(
                 f"a sparse transition has one row per state and action, "
-                f"shape {(states * actions, states)}, not {transition.shape}"
+                f"shape {(states * actions, states)}, not {self.transition.shape}"
             )
-        rows = sp.csr_matrix(transition, dtype=np.float64, copy=True)
-        if not np.all(np.isfinite(rows.data)):
-            raise ValueError("transition has entries that are not finite")
-        rows.sum_duplicates()
-        rows.eliminate_zeros()
-        _check_distributions(rows, "transition", actions)
-        return rows
+        self.transition.sum_duplicates()
+        self.transition.eliminate_zeros()
+        _check_distributions(self.transition, "transition", actions)
+        low, high = float(self.reward.min()), float(self.reward.max())
+        least, most = (low, high) if reward_range is None else map(float, reward_range)
+        if least > low or most < high:
+            raise ValueError(f"reward_range {reward_range} does not contain the rewards, [{low}, {high}]")
+        self.reward_range = (least, most)
+        for array in (self.reward, self.start):
+            array.flags.writeable = False
 
     @property
     def n_transitions(self) -> int:
@@ -116,14 +82,15 @@ class TabularMDP:
         )
 
     @cached_property
-    def csr(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Array]:
-        """(indptr, indices, data) of the transitions with 64-bit indices, as the kernels take them."""
+    def model(self) -> Model:
+        """The MDP as the kernels take it, with 64-bit indices."""
         rows = self.transition
-        return rows.indptr.astype(np.int64), rows.indices.astype(np.int64), rows.data
+        indptr, indices = rows.indptr.astype(np.int64), rows.indices.astype(np.int64)
+        return Model(indptr, indices, rows.data, self.reward, self.start, self.gamma)
 
     @cached_property
-    def _order(self) -> Order | None:
-        return elimination_order(self.transition, self.n_states)
+    def _order(self) -> npt.NDArray[np.intp] | None:
+        return elimination_order(self.transition)
 
     def check_policy(self, policy: npt.ArrayLike) -> Array:
         """``policy`` as a float array, or an error that says what is wrong with it."""
@@ -133,53 +100,27 @@ class TabularMDP:
 
     def evaluate(self, policy: npt.ArrayLike) -> Evaluation:
         """J, V, Q, A and the normalised occupancy of ``policy`` (S, A), exactly."""
-        return self.evaluate_unchecked(self.check_policy(policy))
-
-    def evaluate_unchecked(self, policy: Array) -> Evaluation:
-        """:meth:`evaluate` for a policy known to be valid."""
-        v, q = np.empty(self.n_states), np.empty(self.reward.shape)
-        advantage, occupancy = np.empty(self.reward.shape), np.empty(self.n_states)
+        at = Evaluation.unknown(self.check_policy(policy))
         if self.n_states <= DENSE_LIMIT:
-            matrix = np.empty((self.n_states, self.n_states))
-            value = evaluate_dense(
-                *self.csr, self.reward, self.start, self.gamma, policy, matrix, v, q, advantage, occupancy
-            )
+            value = evaluate_dense(self.model, at, np.empty((self.n_states, self.n_states)))
         else:
-            system = PolicySystem(self.policy_transition(policy), self.gamma, self._order)
-            v[:] = system.values(np.sum(policy * self.reward, axis=1))
-            occupancy[:] = system.occupancy(self.start)
-            action_values(*self.csr, self.reward, self.gamma, policy, v, q, advantage)
-            value = float(self.start @ v)
-        return Evaluation(policy, value, v, q, advantage, occupancy)
-
-    def policy_transition(self, policy: Array) -> sp.csr_matrix:
-        """P_π(s'|s) = Σ_a π(a|s) P(s'|s, a), sparse (S, S)."""
-        states, actions = self.reward.shape
-        weights = sp.csr_matrix(
-            (policy.ravel(), np.arange(states * actions), np.arange(0, states * actions + 1, actions)),
-            shape=(states, states * actions),
-        )
-        return sp.csr_matrix(weights @ self.transition)
+            value = evaluate_sparse(self.model, at, self.transition, self._order)
+        return at._replace(value=value)
 
     def optimal(self) -> Evaluation:
         """An optimal policy, deterministic: value iteration to get near, policy iteration to be exact."""
-        v = np.zeros(self.n_states)
+        v, states = np.zeros(self.n_states), np.arange(self.n_states)
         for _ in range(2000):
-            q = self._backup(v)
-            new = q.max(axis=1)
-            converged = np.max(np.abs(new - v)) <= 1e-12 * max(1.0, float(np.max(np.abs(new))))
-            v = new
-            if converged:
+            v, previous = self._backup(v).max(axis=1), v
+            if np.abs(v - previous).max() <= 1e-12 * max(1.0, np.abs(v).max()):
                 break
         actions = self._backup(v).argmax(axis=1)
         while True:
-            policy = np.zeros(self.reward.shape)
-            policy[np.arange(self.n_states), actions] = 1.0
-            evaluation = self.evaluate_unchecked(policy)
+            evaluation = self.evaluate(np.eye(self.n_actions)[actions])
             q = evaluation.q
             # a strict improvement only: ties broken by rounding would make the iteration cycle
-            slack = 1e-11 * max(1.0, float(np.max(np.abs(q))))
-            better = q.max(axis=1) > q[np.arange(self.n_states), actions] + slack
+            slack = 1e-11 * max(1.0, np.abs(q).max())
+            better = q.max(axis=1) > q[states, actions] + slack
             if not better.any():
                 return evaluation
             actions = np.where(better, q.argmax(axis=1), actions)
@@ -194,7 +135,7 @@ def _check_distributions(rows: Array | sp.csr_matrix, name: str, actions: int = 
         raise ValueError(f"{name} has a negative probability, {rows.min():g}")
     sums = np.asarray(rows.sum(axis=1)).ravel()
     worst = int(np.argmax(np.abs(sums - 1.0)))
-    if abs(sums[worst] - 1.0) > SUM_TOLERANCE:
+    if not abs(sums[worst] - 1.0) <= SUM_TOLERANCE:
         where = f" in state {worst // max(1, actions)}" if sums.size > 1 else ""
         where += f", action {worst % actions}" if actions else ""
         raise ValueError(f"{name} must sum to 1; it sums to {sums[worst]:.12g}{where}")

@@ -28,55 +28,55 @@ from sppo.exact.mdp import Evaluation
 OBJECTIVES = ("smdpo", "mdpo", "trpo", "ppo")
 
 
-def _check(objective: str, *, divergence: bool = False) -> None:
+def _check_divergence(objective: str) -> None:
     one_of("objective", objective, OBJECTIVES)
-    if divergence and objective == "ppo":
+    if objective == "ppo":
         raise ValueError("ppo has no divergence: it stays close by clipping the ratio")
 
 
-def log_policy(logits: npt.ArrayLike) -> Array:
-    """log p = θ - lse(θ), row by row."""
-    return log_softmax(np.asarray(logits, dtype=np.float64), axis=1)
-
-
-def _log_ratio(logits: npt.ArrayLike, evaluation: Evaluation) -> tuple[Array, Array]:
+def policy_and_log_ratio(logits: npt.ArrayLike, evaluation: Evaluation) -> tuple[Array, Array]:
     """(p, log p/π_t); the ratio is taken as 1 where both probabilities are zero."""
-    log_p = log_policy(logits)
+    log_p = log_softmax(np.asarray(logits, dtype=np.float64), axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_ratio = log_p - np.log(evaluation.policy)
     both_zero = (evaluation.policy == 0.0) & np.isneginf(log_p)
     return np.exp(log_p), np.where(both_zero, 0.0, log_ratio)
 
 
-def _expectation(weights: Array, values: Array) -> Array:
+def expectation(weights: Array, values: Array) -> Array:
     """Σ_a w f with 0·∞ = 0, per state."""
     with np.errstate(invalid="ignore"):
-        return np.where(weights > 0.0, weights * values, 0.0).sum(axis=1)
+        return np.where(weights > 0.0, weights * values, 0.0).sum(axis=-1)
+
+
+def softmax_pullback(p: Array, f: Array) -> Array:
+    """p (f - Σ_b p f), per state: a gradient in the probabilities becomes one in the logits."""
+    return p * (f - (p * f).sum(axis=1, keepdims=True))
 
 
 def gain(objective: str, logits: npt.ArrayLike, evaluation: Evaluation, *, epsilon: float = 0.2) -> float:
     """J(θ) of the table above."""
-    _check(objective)
-    p, log_ratio = _log_ratio(logits, evaluation)
+    one_of("objective", objective, OBJECTIVES)
+    p, log_ratio = policy_and_log_ratio(logits, evaluation)
     advantage, old = evaluation.advantage, evaluation.policy
     if objective == "smdpo":
-        per_state = _expectation(old, advantage * log_ratio)
+        per_state = expectation(old, advantage * log_ratio)
     elif objective == "ppo":
         ratio = np.exp(log_ratio)
         clipped = np.clip(ratio, 1.0 - epsilon, 1.0 + epsilon)
-        per_state = _expectation(old, np.minimum(ratio * advantage, clipped * advantage))
+        per_state = expectation(old, np.minimum(ratio * advantage, clipped * advantage))
     else:
-        per_state = _expectation(p, advantage)
+        per_state = expectation(p, advantage)
     return float(evaluation.occupancy @ per_state)
 
 
 def divergence(objective: str, logits: npt.ArrayLike, evaluation: Evaluation) -> float:
     """C(θ) of the table above."""
-    _check(objective, divergence=True)
-    p, log_ratio = _log_ratio(logits, evaluation)
+    _check_divergence(objective)
+    p, log_ratio = policy_and_log_ratio(logits, evaluation)
     if objective == "mdpo":
-        return float(evaluation.occupancy @ _expectation(p, log_ratio))
-    return float(evaluation.occupancy @ _expectation(evaluation.policy, -log_ratio))
+        return float(evaluation.occupancy @ expectation(p, log_ratio))
+    return float(evaluation.occupancy @ expectation(evaluation.policy, -log_ratio))
 
 
 def gain_gradient(
@@ -87,8 +87,8 @@ def gain_gradient(
     smdpo: d π_t A;  trpo, mdpo: d p (A - Σ_b p A);  ppo: d p (χA - Σ_b p χA) with χ = 1 where the ratio is
     not cut: A > 0 and ρ < 1 + ε, or A < 0 and ρ > 1 - ε.
     """
-    _check(objective)
-    p = np.exp(log_policy(logits))
+    one_of("objective", objective, OBJECTIVES)
+    p, _ = policy_and_log_ratio(logits, evaluation)
     d = evaluation.occupancy[:, None]
     advantage, old = evaluation.advantage, evaluation.policy
     if objective == "smdpo":
@@ -97,18 +97,17 @@ def gain_gradient(
         open_above = (advantage > 0.0) & (p < (1.0 + epsilon) * old)
         open_below = (advantage < 0.0) & (p > (1.0 - epsilon) * old)
         advantage = np.where(open_above | open_below, advantage, 0.0)
-    return d * p * (advantage - (p * advantage).sum(axis=1, keepdims=True))
+    return d * softmax_pullback(p, advantage)
 
 
 def divergence_gradient(objective: str, logits: npt.ArrayLike, evaluation: Evaluation) -> Array:
     """∇_θ C, shape (S, A): d (p - π_t) for smdpo and trpo, d p (log p/π_t - KL(p ‖ π_t)) for mdpo."""
-    _check(objective, divergence=True)
-    p, log_ratio = _log_ratio(logits, evaluation)
+    _check_divergence(objective)
+    p, log_ratio = policy_and_log_ratio(logits, evaluation)
     d = evaluation.occupancy[:, None]
     if objective != "mdpo":
         return d * (p - evaluation.policy)
-    finite = np.where(p > 0.0, log_ratio, 0.0)
-    return d * p * (finite - (p * finite).sum(axis=1, keepdims=True))
+    return d * softmax_pullback(p, np.where(p > 0.0, log_ratio, 0.0))
 
 
 def curvature(objective: str, logits: npt.ArrayLike, evaluation: Evaluation) -> Array:
@@ -116,13 +115,12 @@ def curvature(objective: str, logits: npt.ArrayLike, evaluation: Evaluation) -> 
 
     smdpo, trpo: d (diag(p) - p pᵀ);  mdpo: d (diag(T) - p Tᵀ - T pᵀ + p pᵀ), T = p (log p/π_t - KL + 1).
     """
-    _check(objective, divergence=True)
-    p, log_ratio = _log_ratio(logits, evaluation)
+    _check_divergence(objective)
+    p, log_ratio = policy_and_log_ratio(logits, evaluation)
     outer = p[:, :, None] * p[:, None, :]
     identity = np.eye(p.shape[1])
     if objective == "mdpo":
-        finite = np.where(p > 0.0, log_ratio, 0.0)
-        t = p * (finite - (p * finite).sum(axis=1, keepdims=True) + 1.0)
+        t = p + softmax_pullback(p, np.where(p > 0.0, log_ratio, 0.0))
         cross = p[:, :, None] * t[:, None, :]
         blocks = t[:, :, None] * identity - cross - cross.transpose(0, 2, 1) + outer
     else:
@@ -152,7 +150,7 @@ def closed_form(
     smdpo: p ∝ π_t max(1 + ηA, floor) (floor 0 is exact: an action of 1 + ηA < 0 is dropped; the published
     runs used 1e-8);  mdpo: p ∝ π_t exp(ηA).
     """
-    _check(objective)
+    one_of("objective", objective, OBJECTIVES)
     step = np.broadcast_to(np.asarray(eta, dtype=np.float64), evaluation.occupancy.shape)[:, None]
     if objective == "smdpo":
         weights = evaluation.policy * np.maximum(1.0 + step * evaluation.advantage, floor)

@@ -6,7 +6,6 @@ the same call as :func:`~sppo.exact.solver.solve`, and gives the same numbers.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, product
 from typing import Any
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -21,8 +21,7 @@ from sppo.arguments import integer
 from sppo.exact.evaluation import Array
 from sppo.exact.framework import FMA
 from sppo.exact.mdp import TabularMDP
-from sppo.exact.settings import make_plan
-from sppo.exact.solver import listed, run
+from sppo.exact.solver import Plan, listed, make_plan, run
 
 #: Final values closer than this (relative to 1 or to themselves) count as equal.
 TIE = 1e-9
@@ -56,11 +55,9 @@ class SweepResult:
 
     def best_along(self, axis: str) -> Array:
         """For every value of ``axis`` the best final value over all other axes."""
-        names = list(self.axes)
-        if axis not in names:
-            raise KeyError(f"{axis!r} is not an axis of this sweep; its axes are {', '.join(names)}")
-        others = tuple(i for i, name in enumerate(names) if name != axis)
-        return self.final.max(axis=others) if others else self.final.copy()
+        if axis not in self.axes:
+            raise KeyError(f"{axis!r} is not an axis of this sweep; its axes are {', '.join(self.axes)}")
+        return self.final.max(axis=tuple(i for i, name in enumerate(self.axes) if name != axis))
 
     def __repr__(self) -> str:
         axes = ", ".join(f"{name}: {len(values)}" for name, values in self.axes.items())
@@ -102,35 +99,26 @@ def sweep(
     settings = [dict(zip(axes, point, strict=True)) for point in product(*axes.values())]
     plans = [make_plan(mdp, objective, method, {**grids, **setting}) for setting in settings]
 
-    def execute(job: int) -> Array:
-        return run(mdp, plans[job], iterations, initial_logits, record=False).values
+    def execute(plan: Plan) -> Array:
+        return run(mdp, plan, iterations, initial_logits).values
 
-    # the costliest first, so that no thread is left alone with a long run at the end
-    order = sorted(range(len(plans)), key=lambda job: -plans[job].numbers.inner_steps)
-    curves = np.empty((len(plans), iterations))
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    with ThreadPoolExecutor(threads or usable) as pool:
+    curves, name = np.empty((len(plans), iterations)), plans[0].objective
+    cores = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(threads or cores) as pool:
         # the first call alone: it compiles, or loads from the cache, what all others use
-        first = execute(order[0])
-        for count, curve in enumerate(chain([first], pool.map(execute, order[1:])), start=1):
-            curves[order[count - 1]] = curve
-            if progress and (count == len(order) or count % max(1, len(order) // 100) == 0):
-                end = "\n" if count == len(order) else ""
-                line = f"\r{plans[0].objective} {method}: {count}/{len(order)}"
-                print(line, end=end, file=sys.stderr, flush=True)
+        for i, curve in enumerate(chain([execute(plans[0])], pool.map(execute, plans[1:]))):
+            curves[i] = curve
+            if progress:
+                print(f"\r{name} {method}: {i + 1}/{len(plans)}", end="", file=sys.stderr, flush=True)
+    if progress:
+        print(file=sys.stderr)
     final = curves[:, -1]
     equal = final >= final.max() - TIE * max(1.0, abs(final.max()))
     best = int(np.where(equal, curves.mean(axis=1), -np.inf).argmax())
     shape = tuple(len(values) for values in axes.values())
-    return SweepResult(
-        plans[0].objective,
-        method,
-        axes,
-        final.reshape(shape).copy(),
-        settings[best],
-        curves[best].copy(),
-        curves.reshape(*shape, iterations) if keep_curves else None,
-    )
+    kept = curves.reshape(*shape, iterations) if keep_curves else None
+    best_curve = curves[best].copy()
+    return SweepResult(name, method, axes, final.reshape(shape).copy(), settings[best], best_curve, kept)
 
 
 def _plain(value: object) -> object:

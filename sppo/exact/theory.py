@@ -11,9 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sppo.arguments import one_of
 from sppo.exact.evaluation import Array
 from sppo.exact.mdp import Evaluation, TabularMDP
+from sppo.exact.objectives import expectation, policy_and_log_ratio
 
+#: The rules for η that have a name.
+RULES = ("per-state",)
 #: Comparisons of exact numbers allow for rounding: this much, relative to the values' range.
 ROUNDING = 1e-10
 
@@ -45,23 +49,28 @@ def per_state_step_size(mdp: TabularMDP, evaluation: Evaluation) -> Array:
     From J(π) ≥ J(π_t) + E_μt[(Q - r_l/(1 - γ)) log p/p_t] and Q = A + V. Needs no r_m. Infinite where V is at
     its lower bound; there no action matters.
     """
-    room = np.maximum(evaluation.v - mdp.reward_range[0] / (1.0 - mdp.gamma), 0.0)
     with np.errstate(divide="ignore"):
-        return 1.0 / room
+        return 1.0 / resolve_eta(mdp, evaluation, "per-state")
 
 
-def check_rule(eta: str) -> None:
-    """The only rule for η that has a name."""
-    if eta != "per-state":
-        raise ValueError(f'eta must be a number, one number per state or "per-state", not {eta!r}')
+def inverse_eta(mdp: TabularMDP, eta: npt.ArrayLike) -> Array:
+    """1/η(s) for every state, from a number (infinity for no regularisation) or one number per state."""
+    array = np.asarray(eta, dtype=np.float64)
+    if array.shape not in ((), (mdp.n_states,)):
+        raise ValueError(
+            f"eta must be a number or have one entry per state, ({mdp.n_states},), not {array.shape}"
+        )
+    if not np.all(array > 0.0):
+        raise ValueError(f"eta must be positive, not {eta!r}")
+    return np.full(mdp.n_states, 1.0 / array)
 
 
 def resolve_eta(mdp: TabularMDP, evaluation: Evaluation, eta: float | str | npt.ArrayLike) -> Array:
     """1/η(s) for every state, from a number, one number per state, or ``"per-state"``."""
     if isinstance(eta, str):
-        check_rule(eta)
-        return 1.0 / per_state_step_size(mdp, evaluation)
-    return np.broadcast_to(1.0 / np.asarray(eta, dtype=np.float64), (mdp.n_states,))
+        one_of("eta, if not in numbers,", eta, RULES)
+        return np.maximum(evaluation.v - mdp.reward_range[0] / (1.0 - mdp.gamma), 0.0)
+    return inverse_eta(mdp, eta)
 
 
 def smoothness(mdp: TabularMDP, evaluation: Evaluation, eta: float | str | npt.ArrayLike) -> float:
@@ -87,24 +96,19 @@ def lower_bound(
     mdpo: J(π_t) + Σ d/(1 - γ) (Σ_a π A - KL(π ‖ π_t)/η) (minus infinity if π adds an action).
     """
     evaluation = old if isinstance(old, Evaluation) else mdp.evaluate(old)
-    policy = mdp.check_policy(new)
+    if objective not in ("smdpo", "mdpo"):
+        raise ValueError(f"a lower bound is known for smdpo and mdpo, not for {objective!r}")
     if objective == "mdpo" and isinstance(eta, str):
         raise ValueError("the per-state step size is derived for the softmax representation: smdpo, not mdpo")
     inv_eta = resolve_eta(mdp, evaluation, eta)[:, None]
-    visited = evaluation.occupancy > 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_ratio = np.log(policy) - np.log(evaluation.policy)
+        policy, log_ratio = policy_and_log_ratio(np.log(mdp.check_policy(new)), evaluation)
         if objective == "smdpo":
-            terms = evaluation.policy * (evaluation.advantage + inv_eta) * log_ratio
-            # 0·∞: an action that π_t never takes, or a weight of zero
-            terms[(evaluation.policy == 0.0) | (evaluation.advantage + inv_eta == 0.0)] = 0.0
-        elif objective == "mdpo":
-            terms = policy * (evaluation.advantage - inv_eta * log_ratio)
-            terms[policy == 0.0] = 0.0
+            weights = evaluation.advantage + inv_eta
+            gains = expectation(evaluation.policy, np.where(weights == 0.0, 0.0, weights * log_ratio))
         else:
-            raise ValueError(f"a lower bound is known for smdpo and mdpo, not for {objective!r}")
-    surplus = evaluation.occupancy[visited] @ terms[visited].sum(axis=1)
-    return evaluation.value + float(surplus) / (1.0 - mdp.gamma)
+            gains = expectation(policy, evaluation.advantage - inv_eta * log_ratio)
+    return evaluation.value + float(expectation(evaluation.occupancy, gains)) / (1.0 - mdp.gamma)
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,10 @@ def improvement_eta(evaluation: LQREvaluation) -> float:
     return 2 / float(np.linalg.eigvalsh(evaluation.action_curvature)[-1])
 
 
+#: What η may be called.
+_RULES = {"lower_bound": lower_bound_eta, "improvement": lambda at: improvement_eta(at) / 2}
+
+
 def certified(evaluation: LQREvaluation, bound: float, new_value: float) -> Certificate:
     """The chain J(π_{t+1}) ≥ ℓ_t(π_{t+1}) ≥ J(π_t) of one update; J is −∞ for a destabilising one."""
     return Certificate(evaluation.value, bound, new_value, tolerance=1e-9 * (1 + abs(evaluation.value)))
@@ -184,7 +188,18 @@ def value_gradient_ascent(
     :param inner_steps: m, for ``"surrogate"``
     :param alpha: parameter step size: required for ``"value_gradient"``; 1/β if left out for ``"surrogate"``
     """
-    _check_arguments(method, iterations, eta=eta, inner_steps=inner_steps, alpha=alpha)
+    one_of("method", method, METHODS)
+    integer("iterations", iterations)
+    required, optional, rules = METHODS[method]
+    arguments = {"eta": eta, "inner_steps": inner_steps, "alpha": alpha}
+    found: dict[str, float | str] = given(f"method {method!r}", arguments, required, optional)
+    for name, value in found.items():
+        if name == "inner_steps":
+            integer(name, value)
+        elif name == "eta" and isinstance(value, str):
+            one_of("eta, if not a number,", value, rules)
+        else:
+            positive(name, value)
     values, etas = np.full(iterations, -np.inf), np.full(iterations, np.nan)
     certificates: list[Certificate] = []
     evaluation = problem.evaluate(policy)
@@ -193,7 +208,7 @@ def value_gradient_ascent(
         if method == "value_gradient":
             updated = evaluation.policy.moved(*(float(alpha or 0) * g for g in evaluation.gradient()))
         else:
-            etas[t] = _eta_at(evaluation, eta)
+            etas[t] = _RULES[eta](evaluation) if isinstance(eta, str) else eta
             surrogate = ValueGradientSurrogate(evaluation, etas[t])
             if inner_steps is None:
                 updated = surrogate.maximiser()
@@ -207,25 +222,3 @@ def value_gradient_ascent(
         if certificates:
             certificates[-1] = replace(certificates[-1], new_value=evaluation.value)
     return AscentResult(method, values, evaluation.policy, etas, tuple(certificates))
-
-
-def _eta_at(evaluation: LQREvaluation, eta: float | str | None) -> float:
-    if eta == "lower_bound":
-        return lower_bound_eta(evaluation)
-    if eta == "improvement":
-        return improvement_eta(evaluation) / 2
-    return float(eta or 0)
-
-
-def _check_arguments(method: str, iterations: int, **values: float | str | None) -> None:
-    one_of("method", method, METHODS)
-    integer("iterations", iterations)
-    required, optional, rules = METHODS[method]
-    found: dict[str, float | str] = given(f"method {method!r}", values, required, optional)
-    for name, value in found.items():
-        if name == "inner_steps":
-            integer(name, value)
-        elif name == "eta" and isinstance(value, str):
-            one_of("eta, if not a number,", value, rules)
-        else:
-            positive(name, value)

@@ -71,16 +71,15 @@ def _integers(value: int) -> Value:
     return ir.Constant(_INTEGERS, [value] * WIDTH)
 
 
-def _lower(operation: Emitter, result: Type, arguments: int, emit: Emitter) -> None:
-    """Make ``operation`` known to Numba for Vectors, or for Vectors and floats, which are spread."""
+def _operation(result: Type, arguments: int, known_as: Emitter | None = None) -> Callable[[Emitter], Emitter]:
+    """The decorated function emits instructions, given LLVM's builder: those of itself, or of ``known_as``.
+
+    It becomes known to Numba for Vectors, or for Vectors and floats, which are spread.
+    """
 
     def typed(*kinds: Type) -> Type | None:
         known = all(kind == VECTOR or isinstance(kind, types.Float) for kind in kinds)
         return result if known and VECTOR in kinds else None
-
-    def lowered(context: BaseContext, builder: IRBuilder, signature: Signature, values: Value) -> Value:
-        kinds = zip(values, signature.args, strict=True)
-        return emit(builder, *(v if kind == VECTOR else _spread(builder, v) for v, kind in kinds))
 
     # Numba wants to see the number of arguments
     arity: dict[int, Callable[..., Type | None]] = {
@@ -89,26 +88,25 @@ def _lower(operation: Emitter, result: Type, arguments: int, emit: Emitter) -> N
         4: lambda a, b, c, d: typed(a, b, c, d),
     }
     typer: Any = lambda context: arity[arguments]  # noqa: E731
-    type_callable(operation)(typer)
-    for kinds in product((VECTOR, types.Float), repeat=arguments):
-        # Floats alone are Numba's own: imported after something was compiled, this would replace that.
-        if VECTOR in kinds:
-            lower_builtin(operation, *kinds)(lowered)
+
+    def register(emit: Emitter) -> Emitter:
+        def lowered(context: BaseContext, builder: IRBuilder, signature: Signature, values: Value) -> Value:
+            kinds = zip(values, signature.args, strict=True)
+            return emit(builder, *(v if kind == VECTOR else _spread(builder, v) for v, kind in kinds))
+
+        type_callable(known_as or emit)(typer)
+        for kinds in product((VECTOR, types.Float), repeat=arguments):
+            # Floats alone are Numba's own: imported after something was compiled, this would replace that.
+            if VECTOR in kinds:
+                lower_builtin(known_as or emit, *kinds)(lowered)
+        return emit
+
+    return register
 
 
 _OPERATORS = {"fadd": operator.add, "fsub": operator.sub, "fmul": operator.mul, "fdiv": operator.truediv}
 for _name, _operator in _OPERATORS.items():
-    _lower(_operator, VECTOR, 2, lambda b, x, y, name=_name: getattr(b, name)(x, y, flags=_FUSE))
-
-
-def _operation(result: Type, arguments: int) -> Callable[[Emitter], Emitter]:
-    """The decorated function emits its own instructions: its first argument is LLVM's builder."""
-
-    def register(emit: Emitter) -> Emitter:
-        _lower(emit, result, arguments, emit)
-        return emit
-
-    return register
+    _operation(VECTOR, 2, _operator)(lambda b, x, y, name=_name: getattr(b, name)(x, y, flags=_FUSE))
 
 
 @_operation(VECTOR, 2)
@@ -118,7 +116,7 @@ def maximum(builder: IRBuilder, a: Value, b: Value) -> Value:
 
 
 @_operation(VECTOR, 4)
-def where_less(builder: IRBuilder, a: Value, b: Value, yes: Value, no: Value) -> Value:
+def if_less(builder: IRBuilder, a: Value, b: Value, yes: Value, no: Value) -> Value:
     """``yes`` in the lanes where a < b, ``no`` in the others."""
     return builder.select(builder.fcmp_ordered("<", a, b), yes, no)
 

@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
-from sppo.figures import ablation, bandit, lqr, per_state, tabular
+from sppo.figures import bandit, lqr, per_state, tabular
 from sppo.figures.figure import Figure, Tables, read_table, write_table
 
 FIGURES: dict[str, Figure] = {
-    figure.name: figure for module in (ablation, bandit, lqr, per_state, tabular) for figure in module.FIGURES
+    figure.name: figure for module in (tabular, bandit, lqr, per_state) for figure in module.FIGURES
 }
-
-
-def _pyplot() -> ModuleType:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise SystemExit('figures need matplotlib: pip install ".[plot]"') from error
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
 
 
 def save(figure: Figure, tables: Tables, out: Path) -> None:
     """Write ``out/NAME.png``, ``out/NAME.pdf`` and one ``out/NAME-TABLE.csv`` per table."""
-    plt = _pyplot()
     out.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         write_table(table, out / f"{figure.name}-{name}.csv")
-    picture = figure.draw(tables)
-    metadata = {"Title": figure.title}
+    picture, metadata = figure.draw(tables), {"Title": figure.title}
     picture.savefig(out / f"{figure.name}.png", dpi=150, metadata=metadata)
     # a date in the file would make every run a different file
     picture.savefig(out / f"{figure.name}.pdf", metadata={**metadata, "CreationDate": None})
-    plt.close(picture)
 
 
 def load(figure: Figure, out: Path) -> Tables:
@@ -60,17 +46,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog=f"figures:\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "name", choices=[*FIGURES, "all"], metavar="NAME", help="one of the figures below, or 'all'"
-    )
+    names = [*FIGURES, "all"]
+    parser.add_argument("name", choices=names, metavar="NAME", help="one of the figures below, or 'all'")
     parser.add_argument("--quick", action="store_true", help="smaller grids and fewer iterations")
-    parser.add_argument(
-        "--out", type=Path, default=Path("figures"), help="directory to write to (%(default)s)"
-    )
+    out = Path("figures")
+    parser.add_argument("--out", type=Path, default=out, help="directory to write to (%(default)s)")
     parser.add_argument("--redraw", action="store_true", help="draw again from the CSV files in --out")
     parser.add_argument("--no-progress", action="store_true", help="no progress bars")
     args = parser.parse_args(argv)
-    _pyplot()
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SystemExit('figures need matplotlib: pip install ".[plot]"')
     for name in FIGURES if args.name == "all" else [args.name]:
         begun = time.perf_counter()
         figure = FIGURES[name]

@@ -21,8 +21,8 @@ else:  # matplotlib is imported when something is drawn
     Axes = Picture = object
 
 Row = dict[str, Any]
-#: A table: column name -> equal-length one-dimensional column (numbers or strings).
-Table = Mapping[str, np.ndarray | Sequence[Any]]
+#: A structured array: a column of numbers or of strings for every name.
+Table = np.ndarray
 Tables = Mapping[str, Table]
 
 
@@ -46,31 +46,44 @@ def panels(
     rows: int, columns: int, width: float, height: float, width_ratios: Sequence[float] | None = None
 ) -> tuple[Picture, np.ndarray]:
     """A picture and its axes, an array of shape (rows, columns)."""
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure as Picture
 
-    size, ratios = (width, height), width_ratios
-    return plt.subplots(rows, columns, squeeze=False, width_ratios=ratios, figsize=size, layout="constrained")
+    picture = Picture(figsize=(width, height), layout="constrained")
+    return picture, picture.subplots(rows, columns, squeeze=False, width_ratios=width_ratios)
+
+
+def rows(base: Row, **columns: Iterable[object]) -> list[Row]:
+    """A record per entry of the columns, each with ``base``."""
+    entries = zip(*columns.values(), strict=True)
+    return [{**base, **dict(zip(columns, entry, strict=True))} for entry in entries]
+
+
+def stack(rows: Sequence[Row]) -> Table:
+    """A table from records with the same keys."""
+    return _table({name: np.array([row[name] for row in rows]) for name in rows[0]})
+
+
+def _table(columns: dict[str, np.ndarray]) -> Table:
+    dtype = [(name, column.dtype) for name, column in columns.items()]
+    return np.rec.fromarrays(columns.values(), dtype=dtype)
+
+
+def where(table: Table, **equals: object) -> Table:
+    """Rows of ``table`` whose columns equal the given values."""
+    return table[np.logical_and.reduce([table[name] == value for name, value in equals.items()])]
 
 
 def write_table(table: Table, path: Path) -> None:
     """Write a table as CSV; floats with every digit, so that reading it back gives the same numbers."""
-    columns = {name: np.asarray(column) for name, column in table.items()}
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"the columns of a table have one length, not {lengths}")
     with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+        csv.writer(file, lineterminator="\n").writerows([table.dtype.names or (), *table.tolist()])
 
 
-def read_table(path: Path) -> dict[str, np.ndarray]:
+def read_table(path: Path) -> Table:
     """Read what :func:`write_table` wrote: integer, float and string columns keep their kind."""
     with path.open(newline="") as file:
-        rows = list(csv.reader(file))
-    header, body = rows[0], rows[1:]
-    columns = zip(*body, strict=True) if body else ((),) * len(header)
-    return {name: _parse(column) for name, column in zip(header, columns, strict=True)}
+        header, *body = csv.reader(file)
+    return _table(dict(zip(header, map(_parse, zip(*body, strict=True)), strict=True)))
 
 
 def _parse(column: Sequence[str]) -> np.ndarray:
@@ -80,25 +93,3 @@ def _parse(column: Sequence[str]) -> np.ndarray:
         except ValueError:
             continue
     return np.array(column)
-
-
-def where(table: Table, **equals: object) -> dict[str, np.ndarray]:
-    """Rows of ``table`` whose columns equal the given values."""
-    columns = {name: np.asarray(column) for name, column in table.items()}
-    keep = np.ones(len(next(iter(columns.values()))), dtype=bool)
-    for name, value in equals.items():
-        keep &= columns[name] == value
-    return {name: column[keep] for name, column in columns.items()}
-
-
-def rows(base: Row, **columns: Iterable[object]) -> list[Row]:
-    """A record per entry of the columns, each with ``base``."""
-    entries = zip(*columns.values(), strict=True)
-    return [{**base, **dict(zip(columns, entry, strict=True))} for entry in entries]
-
-
-def stack(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """A table from a list of records with the same keys."""
-    if not rows:
-        raise ValueError("a table needs at least one row")
-    return {name: np.array([row[name] for row in rows]) for name in rows[0]}

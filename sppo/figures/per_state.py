@@ -6,7 +6,7 @@ import numpy as np
 
 from sppo.exact import TabularMDP, cliff_world, deep_sea_treasure, from_gymnasium, solve, sweep, theory
 from sppo.figures.figure import Figure, Picture, Row, Table, Tables, panels, rows, stack, where
-from sppo.figures.grids import powers
+from sppo.figures.tabular import powers
 
 #: In drawing order: the dashed line comes last, since it may coincide with another.
 STYLES = {
@@ -25,14 +25,6 @@ def _problems() -> dict[str, TabularMDP]:
     }
 
 
-def _tuned(mdp: TabularMDP, quick: bool, progress: bool) -> float:
-    """The η = 2^k of best J after 2000 iterations of closed-form sMDPO; among equals the fastest."""
-    etas = list(powers(-13, 13, 4 if quick else 1))
-    steps = TUNING_ITERATIONS
-    result = sweep(mdp, "smdpo", "closed_form", iterations=steps, eta=etas, progress=progress)
-    return float(result.best_setting["eta"])
-
-
 def compute(quick: bool, progress: bool) -> dict[str, Table]:
     """``curves`` of closed-form sMDPO with each step size, and a ``summary`` of when they arrive."""
     iterations = 5_000 if quick else 100_000
@@ -41,7 +33,10 @@ def compute(quick: bool, progress: bool) -> dict[str, Table]:
     for name, mdp in _problems().items():
         optimum = mdp.optimal().value
         start = mdp.evaluate(np.full(mdp.reward.shape, 1.0 / mdp.n_actions))
-        uniform, tuned = theory.softmax_step_size(mdp), _tuned(mdp, quick, progress)
+        etas = powers(-13, 13, 4 if quick else 1)
+        tuning = sweep(mdp, "smdpo", "closed_form", iterations=TUNING_ITERATIONS, eta=etas, progress=progress)
+        tuned = tuning.best_setting["eta"]
+        uniform = theory.softmax_step_size(mdp)
         steps: dict[str, float | str] = {"uniform": uniform, "per-state": "per-state", "tuned": tuned}
         for kind, eta in steps.items():
             values = solve(mdp, "smdpo", "closed_form", iterations=iterations, eta=eta).values
@@ -52,20 +47,16 @@ def compute(quick: bool, progress: bool) -> dict[str, Table]:
             row["value_at_2000"] = values[min(TUNING_ITERATIONS, iterations) - 1]
             row |= {"final_value": values[-1], "optimal_value": optimum}
             for share in (50, 90, 99):
-                row[f"iterations_to_{share}_percent"] = _first(values >= share / 100 * optimum)
+                reached = values >= share / 100 * optimum
+                row[f"iterations_to_{share}_percent"] = int(reached.argmax()) if reached.any() else -1
             summary.append({**row, "monotone": bool(np.all(np.diff(values) >= -1e-9))})
             curves += rows({"environment": name, "step": kind}, iteration=times, value=values[times])
     return {"curves": stack(curves), "summary": stack(summary)}
 
 
-def _first(reached: np.ndarray) -> int:
-    """The first iteration at which ``reached`` holds, or -1."""
-    return int(reached.argmax()) if reached.any() else -1
-
-
 def draw(tables: Tables) -> Picture:
     """One panel per environment, iterations on a logarithmic axis."""
-    names = list(dict.fromkeys(np.asarray(tables["summary"]["environment"]).tolist()))
+    names = list(dict.fromkeys(tables["summary"]["environment"].tolist()))
     figure, (row,) = panels(1, len(names), 4.3 * len(names), 4.4)
     for axes, name in zip(row, names, strict=True):
         summary = where(tables["summary"], environment=name)

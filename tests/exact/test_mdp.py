@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from sppo.exact import TabularMDP, cliff_world, deep_sea_treasure, from_gymnasium, linear_systems, random_mdp
+from sppo.exact import TabularMDP, cliff_world, deep_sea_treasure, evaluation, from_gymnasium, random_mdp
 from sppo.exact import mdp as mdp_module
 
 
@@ -27,7 +27,7 @@ def test_evaluation_is_exact(monkeypatch, path, gamma):
     if path != "compiled":
         monkeypatch.setattr(mdp_module, "DENSE_LIMIT", 0)
     if path == "iterative":
-        monkeypatch.setattr(linear_systems, "COMPONENT_LIMIT", 0)
+        monkeypatch.setattr(evaluation, "COMPONENT_LIMIT", 0)
     mdp = random_mdp(30, 3, successors=4, gamma=gamma, reward_range=(-2.0, 1.0), seed=1)
     policy = np.random.default_rng(2).dirichlet(np.ones(3), size=30)
     result = mdp.evaluate(policy)

@@ -27,7 +27,7 @@ def _arithmetic(x, y, out):
     a, b = vectors.load(x, 0, 0), vectors.load(y, 0, 0)
     vectors.store(out, 0, 0, (a + 2.0 * b - 1.0 / a) / b)
     vectors.store(out, 1, 0, vectors.maximum(a, b))
-    vectors.store(out, 2, 0, vectors.where_less(a, b, vectors.splat(1.0), vectors.splat(0.0)))
+    vectors.store(out, 2, 0, vectors.if_less(a, b, vectors.splat(1.0), vectors.splat(0.0)))
     return vectors.total(a), vectors.differs(a, b), vectors.differs(a, a)
 
 

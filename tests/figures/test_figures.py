@@ -5,26 +5,22 @@ import pytest
 
 from sppo.cli import main as cli
 from sppo.figures import command
-from sppo.figures.figure import Figure, read_table, stack, where, write_table
+from sppo.figures.figure import Figure, read_table, rows, stack, where, write_table
 
 
 def test_tables_survive_the_round_trip(tmp_path):
     table = {"n": [1, 2], "x": [0.1, 1 / 3], "label": ["sMDPO", "a, b"], "gap": [float("nan"), -np.inf]}
-    write_table(table, tmp_path / "t.csv")
+    write_table(stack(rows({}, **table)), tmp_path / "t.csv")
     back = read_table(tmp_path / "t.csv")
     assert back["n"].dtype.kind == "i"
     assert back["x"].tolist() == table["x"]
     assert back["label"].tolist() == table["label"]
     assert np.isnan(back["gap"][0])
-    with pytest.raises(ValueError, match="one length"):
-        write_table({"a": [1], "b": [1, 2]}, tmp_path / "t.csv")
 
 
 def test_selecting_and_stacking_rows():
     table = stack([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}, {"a": 3, "b": "x"}])
     assert where(table, b="x")["a"].tolist() == [1, 3]
-    with pytest.raises(ValueError, match="at least one row"):
-        stack([])
 
 
 def test_every_figure_has_a_name_and_a_title():
