@@ -127,7 +127,15 @@ def random_mdp(
         raise ValueError(f"successors must be between 1 and the number of states, {states}, not {branches}")
     rows = states * actions
     probabilities = rng.dirichlet(np.ones(branches), size=rows)
-    columns = np.array([rng.choice(states, branches, replace=False, shuffle=False) for _ in range(rows)])
+    if branches == states:
+        columns = np.tile(np.arange(states), (rows, 1))
+    elif branches * 4 > states:
+        columns = np.argsort(rng.random((rows, states)), axis=1)[:, :branches]
+    else:
+        # far fewer branches than states: draw, and redraw the rare rows with a repetition
+        columns = rng.integers(states, size=(rows, branches))
+        while (repeated := (np.diff(np.sort(columns, axis=1), axis=1) == 0).any(axis=1)).any():
+            columns[repeated] = rng.integers(states, size=(int(repeated.sum()), branches))
     transition = sp.csr_matrix(
         (probabilities.ravel(), columns.ravel(), np.arange(0, rows * branches + 1, branches)),
         shape=(rows, states),

@@ -205,11 +205,9 @@ def elimination_order(transition: sp.csr_matrix) -> Order | None:
     return np.argsort(component, kind="stable")
 
 
-def evaluate_sparse(model: Model, at: Evaluation, transition: sp.csr_matrix, order: Order | None) -> float:
-    """:func:`evaluate_dense` of a large MDP: v = r + γPv and d = (1 - γ)d0 + γPᵀd ≥ 0."""
-    (states, actions), gamma = at.policy.shape, model.gamma
-    blocks = (at.policy.ravel(), np.arange(states * actions), np.arange(0, states * actions + 1, actions))
-    p = sp.csr_matrix(sp.csr_matrix(blocks, shape=(states, states * actions)) @ transition)
+def evaluate_sparse(model: Model, at: Evaluation, p: sp.csr_matrix, order: Order | None) -> float:
+    """:func:`evaluate_dense` of a large MDP: v = r + γPv and d = (1 - γ)d0 + γPᵀd ≥ 0, P the policy's."""
+    gamma = model.gamma
     r, d0 = np.sum(at.policy * model.reward, axis=1), (1.0 - gamma) * model.start
     if order is None:
         transposed = p.T.tocsr()
@@ -218,7 +216,7 @@ def evaluate_sparse(model: Model, at: Evaluation, transition: sp.csr_matrix, ord
         # one sweep more makes the states that only rounding had emptied positive again
         at.occupancy[:] = d0 + gamma * (transposed @ d)
     else:
-        matrix = sp.csc_matrix((sp.identity(states) - gamma * p)[order][:, order])
+        matrix = sp.csc_matrix((sp.identity(len(r)) - gamma * p)[order][:, order])
         options = {"SymmetricMode": True}
         factors = spla.splu(matrix, permc_spec="NATURAL", diag_pivot_thresh=0.0, options=options)
         at.v[order] = factors.solve(r[order])

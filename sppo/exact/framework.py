@@ -171,21 +171,29 @@ class LinearizedObjective:
 class FMA:
     """A member of the family: functional representation × mirror map × parameterisation.
 
-    :param representation: ``"direct"`` or ``"softmax"``
+    :param representation: ``"direct"``, ``"softmax"`` or a :class:`Representation`
     :param mirror_map: ``"euclidean"``, ``"negative_entropy"``, ``"log_sum_exp"`` or a :class:`MirrorMap`
     :param parameterization: tabular softmax by default
     """
 
-    representation: str
+    representation: str | Representation
     mirror_map: str | MirrorMap
     parameterization: Parameterization | None = None
 
     def __post_init__(self) -> None:
-        one_of("representation", self.representation, REPRESENTATIONS)
+        if isinstance(self.representation, str):
+            one_of("representation", self.representation, REPRESENTATIONS)
         if isinstance(self.mirror_map, str):
             one_of("mirror_map", self.mirror_map, MIRROR_MAPS)
-        if self.representation == "softmax" and self.mirror_map in ("negative_entropy", NEGATIVE_ENTROPY):
+        if self._resolved() == (REPRESENTATIONS["softmax"], NEGATIVE_ENTROPY):
             raise ValueError("the negative entropy is a map on probabilities: use the direct representation")
+
+    def _resolved(self) -> tuple[Representation, MirrorMap]:
+        representation, mirror_map = self.representation, self.mirror_map
+        return (
+            REPRESENTATIONS[representation] if isinstance(representation, str) else representation,
+            MIRROR_MAPS[mirror_map] if isinstance(mirror_map, str) else mirror_map,
+        )
 
     def for_mdp(self, mdp: TabularMDP) -> Parameterization:
         """The parameterisation, tabular unless another was given."""
@@ -195,8 +203,7 @@ class FMA:
         self, mdp: TabularMDP, theta_t: Array, eta: npt.ArrayLike, evaluation: Evaluation | None = None
     ) -> LinearizedObjective:
         """ℓ_t at θ_t, with η a number or one number per state."""
-        parameterization, representation = self.for_mdp(mdp), REPRESENTATIONS[self.representation]
-        mirror_map = MIRROR_MAPS[self.mirror_map] if isinstance(self.mirror_map, str) else self.mirror_map
+        parameterization, (representation, mirror_map) = self.for_mdp(mdp), self._resolved()
         logits = parameterization.logits(theta_t)
         if evaluation is None:
             evaluation = mdp.evaluate(softmax(logits, axis=1))

@@ -40,6 +40,10 @@ class LinearGaussianPolicy:
     gain: Array
     scale: Array
 
+    def __call__(self, state: Array, noise: Array) -> Array:
+        """Actions for states (..., n) and noises (..., q)."""
+        return state @ self.gain.T + noise @ self.scale.T
+
     def moved(self, gain_step: Array, scale_step: Array) -> LinearGaussianPolicy:
         """The policy whose parameters differ from these by the given steps."""
         return LinearGaussianPolicy(self.gain + gain_step, self.scale + scale_step)
@@ -66,6 +70,22 @@ class LQREvaluation:
     action_curvature: Array
     gain_residual: Array
     state_moment: Array
+
+    def v(self, state: Array) -> Array:
+        """V(s) for states of shape (..., n)."""
+        return _minus_square(state, self.value_matrix) - self.value_constant
+
+    def q(self, state: Array, action: Array) -> Array:
+        """Q(s, a) for states (..., n) and actions (..., p)."""
+        problem = self.problem
+        following = self.v(state @ problem.dynamics.T + action @ problem.control.T)
+        spread = np.trace(problem.noise_covariance @ self.value_matrix)
+        return problem.reward(state, action) + problem.gamma * (following - spread)
+
+    def action_gradient(self, state: Array, action: Array) -> Array:
+        """∇_a Q(s, a) = −2 (G (a − Ks) + Es) for states (..., n) and actions (..., p)."""
+        off_policy = action - state @ self.policy.gain.T
+        return -2 * (off_policy @ self.action_curvature.T + state @ self.gain_residual.T)
 
     def gradient(self) -> tuple[Array, Array]:
         """(∂J/∂K, ∂J/∂L) = (−2EΣ, −2hGL): the deterministic (L = 0) or stochastic value gradient."""
@@ -113,6 +133,10 @@ class LQR:
     def horizon(self) -> float:
         """h = 1 / (1 − γ), the mass of the occupancy."""
         return 1 / (1 - self.gamma)
+
+    def reward(self, state: Array, action: Array) -> Array:
+        """r(s, a) = −sᵀQs − aᵀRa for states (..., n) and actions (..., p)."""
+        return _minus_square(state, self.state_cost) + _minus_square(action, self.action_cost)
 
     def policy(self, gain: npt.ArrayLike | None = None, scale: npt.ArrayLike = 0.0) -> LinearGaussianPolicy:
         """A policy of this problem's shape.
@@ -191,6 +215,11 @@ def random_lqr(
     state_cost, _, start, noise = products[:, :states, :states]
     covariances = {"initial_covariance": start, "noise_covariance": 0.1 * noise}
     return lqr(dynamics, control, state_cost, products[1, :actions, :actions], gamma=gamma, **covariances)
+
+
+def _minus_square(x: Array, matrix: Array) -> Array:
+    """−xᵀMx for vectors (..., n)."""
+    return -np.einsum("...i,ij,...j->...", x, matrix, x)
 
 
 def _lyapunov(transition: Array, source: Array) -> Array:

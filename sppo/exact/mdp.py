@@ -104,8 +104,14 @@ class TabularMDP:
         if self.n_states <= DENSE_LIMIT:
             value = evaluate_dense(self.model, at, np.empty((self.n_states, self.n_states)))
         else:
-            value = evaluate_sparse(self.model, at, self.transition, self._order)
+            value = evaluate_sparse(self.model, at, self.policy_transition(at.policy), self._order)
         return at._replace(value=value)
+
+    def policy_transition(self, policy: Array) -> sp.csr_matrix:
+        """P_π(s'|s) = Σ_a π(a|s) P(s'|s, a), sparse (S, S)."""
+        states, actions = self.reward.shape
+        blocks = (policy.ravel(), np.arange(states * actions), np.arange(0, states * actions + 1, actions))
+        return sp.csr_matrix(sp.csr_matrix(blocks, shape=(states, states * actions)) @ self.transition)
 
     def optimal(self) -> Evaluation:
         """An optimal policy, deterministic: value iteration to get near, policy iteration to be exact."""

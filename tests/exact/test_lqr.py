@@ -45,36 +45,6 @@ def occupancy_points(evaluation):
     return points[:, :states], points[:, states:]
 
 
-def act(policy, state, noise):
-    """f(s, ε) = K s + L ε for states (..., n) and noises (..., q)."""
-    return state @ policy.gain.T + noise @ policy.scale.T
-
-
-def minus_square(x, matrix):
-    """−xᵀMx for vectors (..., n)."""
-    return -np.einsum("...i,ij,...j->...", x, matrix, x)
-
-
-def v(evaluation, state):
-    """V(s) = −sᵀPs − c."""
-    return minus_square(state, evaluation.value_matrix) - evaluation.value_constant
-
-
-def q(evaluation, state, action):
-    """Q(s, a) = r(s, a) + γ E V(As + Ba + w), for one state and actions (..., p)."""
-    problem = evaluation.problem
-    reward = minus_square(state, problem.state_cost) + minus_square(action, problem.action_cost)
-    shocks = sigma_points(problem.noise_covariance + 1e-30 * np.eye(len(state)))
-    following = problem.dynamics @ state + action @ problem.control.T
-    return reward + problem.gamma * v(evaluation, following[..., None, :] + shocks).mean(axis=-1)
-
-
-def action_gradient(evaluation, state, action):
-    """∇_a Q(s, a) = −2 (G (a − Ks) + Es) for states (..., n) and actions (..., p)."""
-    off_policy = action - state @ evaluation.policy.gain.T
-    return -2 * (off_policy @ evaluation.action_curvature.T + state @ evaluation.gain_residual.T)
-
-
 PROBLEMS = [double_integrator(), random_lqr(0), random_lqr(5, states=4, actions=1, gamma=0.97, radius=1.0)]
 
 
@@ -100,7 +70,7 @@ def test_value_and_moment_equal_the_sum_over_time(problem, scale):
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_q_satisfies_both_bellman_equations(problem):
-    """V(s) = E_ε Q(s, f(s, ε)) with Q(s, a) = r + γ E V(s'); G and E give the slope of Q."""
+    """Q(s, a) = r + γ E V(s') and V(s) = E_ε Q(s, f(s, ε)); ∇_a Q is the slope of Q."""
     evaluation = problem.evaluate(random_policy(problem, 2, 0.5))
     policy = evaluation.policy
     rng = np.random.default_rng(0)
@@ -108,13 +78,17 @@ def test_q_satisfies_both_bellman_equations(problem):
     for state, action in zip(
         rng.standard_normal((5, states)), rng.standard_normal((5, actions)), strict=True
     ):
+        shocks = sigma_points(problem.noise_covariance + 1e-30 * np.eye(states))
+        following = problem.dynamics @ state + problem.control @ action + shocks
+        target = problem.reward(state, action) + problem.gamma * evaluation.v(following).mean()
+        assert evaluation.q(state, action) == pytest.approx(target, rel=1e-9)
         noises = sigma_points(np.eye(policy.scale.shape[1]))
-        average = q(evaluation, state, act(policy, state, noises)).mean()
-        assert average == pytest.approx(v(evaluation, state), rel=1e-9)
+        assert evaluation.q(state, policy(state, noises)).mean() == pytest.approx(
+            evaluation.v(state), rel=1e-9
+        )
         step = 1e-4 * np.eye(actions)
-        slope = (q(evaluation, state, action + step) - q(evaluation, state, action - step)) / 2e-4
-        gradient = action_gradient(evaluation, state, action)
-        np.testing.assert_allclose(gradient, slope, rtol=1e-6, atol=1e-6)
+        slope = (evaluation.q(state, action + step) - evaluation.q(state, action - step)) / 2e-4
+        np.testing.assert_allclose(evaluation.action_gradient(state, action), slope, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -132,7 +106,7 @@ def test_value_gradient_is_the_slope_of_the_value(problem, scale):
             slope = (above - below) / 2e-5
             assert gradient[index] == pytest.approx(slope, rel=1e-4, abs=1e-5 * abs(evaluation.value))
     states, noises = occupancy_points(evaluation)
-    pointwise = action_gradient(evaluation, states, act(policy, states, noises))
+    pointwise = evaluation.action_gradient(states, policy(states, noises))
     by_theorem = problem.horizon * pointwise.T @ states / len(states)
     np.testing.assert_allclose(by_theorem, evaluation.gradient()[0], rtol=1e-9, atol=1e-9)
 
@@ -144,8 +118,8 @@ def test_surrogate_is_the_expectation_it_claims_to_be(problem):
     evaluation = problem.evaluate(old)
     surrogate = ValueGradientSurrogate(evaluation, eta)
     states, noises = occupancy_points(evaluation)
-    change = act(new, states, noises) - act(old, states, noises)
-    slope = np.sum(change * action_gradient(evaluation, states, act(old, states, noises)), axis=-1)
+    change = new(states, noises) - old(states, noises)
+    slope = np.sum(change * evaluation.action_gradient(states, old(states, noises)), axis=-1)
     expectation = problem.horizon * np.mean(slope - np.sum(change**2, axis=-1) / eta)
     assert surrogate.value(new) == pytest.approx(evaluation.value + expectation, rel=1e-9)
     assert surrogate.value(old) == evaluation.value
