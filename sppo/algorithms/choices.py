@@ -135,12 +135,15 @@ class Choices(SafeLoading):
             if name not in inherited:
                 known = [*inspect.signature(type(self)).parameters, *own]
                 raise TypeError(f"{type(self).__name__}({name}=...): {unknown(name, known)}")
-        for name in own.keys() & inherited[len(args) :]:
-            # What upstream takes as well has the surrogate's default, not upstream's.
-            kwargs.setdefault(name, own[name])
         # A file that is being loaded has yet to say what it was saved with.
         loading = kwargs.get("_init_setup_model") is False
-        vars(self).update(given if loading else {**own, **given})
+        for name, default in own.items():
+            if name in inherited[len(args) :]:
+                # What upstream takes as well has the surrogate's default, not upstream's.
+                kwargs.setdefault(name, default)
+            elif name not in inherited and not loading:
+                given.setdefault(name, default)
+        vars(self).update(given)
 
     def _setup_model(self) -> None:
         checked_or_raise("engine", self.engine, _ENGINE)
