@@ -23,7 +23,7 @@ import numpy as np
 import torch as th
 
 from sppo import SPPO, make_vec_env
-from sppo.algorithms.engine_choice import EngineMode
+from sppo.algorithms.choices import EngineMode
 from sppo.algorithms.finite import finite_inputs
 
 #: minibatches and passes as in the defaults of Stable-Baselines3

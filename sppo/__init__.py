@@ -10,26 +10,17 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sppo.algorithms import SPPO, MaskableRecurrentSPPO, MaskableSPPO, RecurrentSPPO
-    from sppo.algorithms.advice import check
-    from sppo.checkpoint import ExactCheckpointCallback
-    from sppo.envs.factory import make_vec_env
-    from sppo.export import export_onnx
-    from sppo.loading import load_vec_normalize
+    from sppo.algorithms import SPPO as SPPO
+    from sppo.algorithms import MaskableRecurrentSPPO as MaskableRecurrentSPPO
+    from sppo.algorithms import MaskableSPPO as MaskableSPPO
+    from sppo.algorithms import RecurrentSPPO as RecurrentSPPO
+    from sppo.algorithms.advice import check as check
+    from sppo.checkpoint import ExactCheckpointCallback as ExactCheckpointCallback
+    from sppo.envs.factory import make_vec_env as make_vec_env
+    from sppo.export import export_onnx as export_onnx
+    from sppo.loading import load_vec_normalize as load_vec_normalize
 
 __version__ = "0.1.0"
-__all__ = [
-    "SPPO",
-    "ExactCheckpointCallback",
-    "MaskableRecurrentSPPO",
-    "MaskableSPPO",
-    "RecurrentSPPO",
-    "__version__",
-    "check",
-    "export_onnx",
-    "load_vec_normalize",
-    "make_vec_env",
-]
 
 #: public name -> module that defines it
 _HOMES = {
@@ -43,6 +34,7 @@ _HOMES = {
     "load_vec_normalize": "sppo.loading",
     "make_vec_env": "sppo.envs.factory",
 }
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> object:

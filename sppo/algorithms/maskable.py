@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import torch as th
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3.common.type_aliases import GymEnv
-from stable_baselines3.common.vec_env import VecEnv
 
-from sppo.algorithms.engine_choice import replaced_by_engine
-from sppo.algorithms.surrogate_algorithm import Minibatch, SurrogateAlgorithm
+from sppo.algorithms.surrogate_algorithm import SurrogateAlgorithm
 from sppo.checkpoint.algorithm import Checkpointable
 
 MaskSource = Callable[[GymEnv], np.ndarray]
@@ -40,15 +36,5 @@ class MaskableSPPO(Checkpointable, SurrogateAlgorithm, MaskablePPO):
     """
 
     run_prefix = "Maskable"
-
-    def _mask_source(self, env: VecEnv, use_masking: bool = True) -> MaskSource | None:
-        return mask_source(env, use_masking)
-
-    @replaced_by_engine
-    def _evaluate_actions(
-        self, policy: Any, rollout_data: Minibatch
-    ) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
-        values, log_prob, entropy = policy.evaluate_actions(
-            rollout_data.observations, self._actions(rollout_data), action_masks=rollout_data.action_masks
-        )
-        return values.flatten(), log_prob, entropy
+    evaluated_with = ("action_masks",)
+    _mask_source = staticmethod(mask_source)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.torch_layers import MlpExtractor
 from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.common.utils import update_learning_rate
 
 from sppo.algorithms.finite import is_about_numbers
 from sppo.surrogates import kl_divergence
@@ -24,24 +24,28 @@ if TYPE_CHECKING:
 LOOK_AFTER = 4, 32
 #: a policy that would leave the trust region ends between this part of the budget and all of it
 CLOSE = 0.95
+#: by how much a steered ``eta`` changes at most from one update to the next, and where it ends
+ETA_RATE, ETA_LIMITS = 1.5, (1e-6, 1e6)
 _HALVINGS = 20
 #: what only the value depends on, by the names that Stable-Baselines3 and sb3-contrib give it
 _CRITIC = ("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.", "lstm_critic.", "critic.")
 
+Parameters = list[th.nn.Parameter]
 
-def is_critics(name: str) -> bool:
-    """Whether actions do not depend on the parameter of this name."""
-    return name.startswith(_CRITIC)
+
+def parameter_halves(policy: ActorCriticPolicy, apart: bool) -> tuple[Parameters, Parameters]:
+    """The parameters that are trained with the actor, and those that are trained apart from it."""
+    halves: tuple[Parameters, Parameters] = ([], [])
+    for name, parameter in policy.named_parameters():
+        halves[apart and name.startswith(_CRITIC)].append(parameter)
+    return halves
 
 
 def shares_layers(policy: ActorCriticPolicy) -> bool:
     """Whether the value's gradient reaches layers of the actor's."""
-    extractor, network = policy.features_extractor, policy.mlp_extractor
-    features = policy.share_features_extractor and any(True for _ in extractor.parameters())
-    own = isinstance(network, MlpExtractor) or all(
-        name.startswith(("policy_net.", "value_net.")) for name, _ in network.named_parameters()
-    )
-    return features or not own
+    names = [name for name, _ in policy.mlp_extractor.named_parameters()]
+    shared = policy.share_features_extractor and list(policy.features_extractor.parameters())
+    return bool(shared) or not all(name.startswith(("policy_net.", "value_net.")) for name in names)
 
 
 def copied(policy: ActorCriticPolicy) -> ActorCriticPolicy:
@@ -50,23 +54,38 @@ def copied(policy: ActorCriticPolicy) -> ActorCriticPolicy:
     return copy.deepcopy(policy, kept)
 
 
-def mean_kl(model: SurrogateAlgorithm, old_policy: ActorCriticPolicy) -> float:
-    """KL(old policy || policy), averaged over the rollout; infinite if the policy cannot be evaluated."""
+def divergence_from_now(model: SurrogateAlgorithm) -> Callable[[], float]:
+    """How to compute KL(policy now || policy by then), averaged over the rollout.
+
+    It is infinite if a policy cannot be evaluated. All looks are at the same minibatches, because what an
+    LSTM remembers depends on where its sequences were cut.
+    """
     drawn = np.random.get_state()  # noqa: NPY002  (the generator the buffer draws from)
-    divergences = []
-    try:
-        with th.no_grad():
-            for rollout_data in model.rollout_buffer.get(model.batch_size):
+    minibatches = list(model.rollout_buffer.get(model.batch_size))
+    np.random.set_state(drawn)  # noqa: NPY002
+
+    @th.no_grad()
+    def distributions() -> list[Distribution] | None:
+        found = []
+        try:
+            for rollout_data in minibatches:
                 model._evaluate_actions(model.policy, rollout_data)
-                new, old = model._distributions(old_policy, rollout_data)
-                divergences.append(kl_divergence(old, new))
-    except ValueError as error:
-        if not is_about_numbers(error):
-            raise
-        return math.inf
-    finally:
-        np.random.set_state(drawn)  # noqa: NPY002
-    return th.cat(divergences).mean().item()
+                found.append(model._distribution(model.policy, rollout_data))
+        except ValueError as error:
+            if not is_about_numbers(error):
+                raise
+            return None
+        return found
+
+    old = distributions()
+
+    def divergence() -> float:
+        new = distributions()
+        if old is None or new is None:
+            return math.inf
+        return th.cat([kl_divergence(p, q) for p, q in zip(old, new, strict=True)]).mean().item()
+
+    return divergence
 
 
 class TrustRegion:
@@ -76,16 +95,13 @@ class TrustRegion:
     :param divergence: computes the divergence of the policy as it is now
     """
 
-    def __init__(
-        self, budget: float, parameters: list[th.nn.Parameter], divergence: Callable[[], float]
-    ) -> None:
+    def __init__(self, budget: float, parameters: Parameters, divergence: Callable[[], float]) -> None:
         self.budget = budget
         #: the divergence at the last look
         self.kl = 0.0
         #: whether a look found the policy outside; it has been put back since
         self.reached = False
-        self._parameters = parameters
-        self._divergence = divergence
+        self._parameters, self._divergence = parameters, divergence
         self._inside = self._copies()
 
     def look(self) -> None:
@@ -107,32 +123,24 @@ class TrustRegion:
                 outer = part
         self._place(outside, inner)
 
+    def steered(self, eta: float) -> float:
+        """The ``eta`` with which the next update ends just inside: less after one that was put back.
+
+        For small steps the divergence grows with the square of ``eta``, hence the root.
+        """
+        room = math.sqrt(CLOSE * self.budget / self.kl) if self.kl > 0 else math.inf
+        factor = 1 / ETA_RATE if self.reached else min(room, ETA_RATE)
+        low, high = ETA_LIMITS
+        return min(max(eta * factor, low), high)
+
     def _copies(self) -> list[th.Tensor]:
         return [parameter.detach().clone() for parameter in self._parameters]
 
+    @th.no_grad()
     def _place(self, outside: list[th.Tensor], part: float) -> None:
-        with th.no_grad():
-            for parameter, start, end in zip(self._parameters, self._inside, outside, strict=True):
-                # Not th.lerp: what is not finite outside must not come in with a weight of zero.
-                parameter.copy_(start + part * (end - start) if part else start)
-
-
-@dataclass(frozen=True)
-class EtaController:
-    """Steers ``eta`` so that an update ends just inside its trust region: less after one that was put back.
-
-    For small steps the divergence grows with the square of ``eta``, hence the root.
-    """
-
-    rate: float = 1.5
-    low: float = 1e-6
-    high: float = 1e6
-
-    def __call__(self, eta: float, region: TrustRegion) -> float:
-        """The next ``eta``, after an update with this one."""
-        room = math.sqrt(CLOSE * region.budget / region.kl) if region.kl > 0 else math.inf
-        factor = 1 / self.rate if region.reached else min(room, self.rate)
-        return min(max(eta * factor, self.low), self.high)
+        for parameter, start, end in zip(self._parameters, self._inside, outside, strict=True):
+            # Not th.lerp: what is not finite outside must not come in with a weight of zero.
+            parameter.copy_(start + part * (end - start) if part else start)
 
 
 class Halves:
@@ -145,19 +153,17 @@ class Halves:
     """
 
     def __init__(self, model: SurrogateAlgorithm) -> None:
-        self._model = model
-        self._optimizer = model.policy.optimizer
-        self._max_norm = model.max_grad_norm
         progress = model._current_progress_remaining
         self.budget = _at("kl_budget", model.kl_budget, progress)
         self.critic_learning_rate = _at("critic_learning_rate", model.critic_learning_rate, progress)
         self.apart = model.trains_apart
+        self.actor_parameters, self.critic_parameters = parameter_halves(model.policy, self.apart)
         self._passes = model.n_epochs, model.n_critic_epochs or model.n_epochs
         self.n_passes = max(self._passes)
-        self.actor_parameters, self.critic_parameters = model.parameter_halves()
+        self._optimizer, self._max_norm = model.policy.optimizer, model.max_grad_norm
         self.region: TrustRegion | None = None
         self.trains_actor = self.trains_critic = True
-        #: minibatches in which the actor was trained
+        #: minibatches that the actor took a step with
         self.actor_steps = 0
         self._last_look, self._next_look = 0, LOOK_AFTER[0]
 
@@ -176,11 +182,11 @@ class Halves:
         n_actor, n_critic = self._passes
         self.trains_actor = number < n_actor and not (self.region is not None and self.region.reached)
         self.trains_critic = number < n_critic
-        return self.trains_actor or self.trains_critic
+        return any(self.trained)
 
     def loss(self, actor: th.Tensor, critic: th.Tensor) -> th.Tensor:
         """The loss of those that are trained."""
-        if self.trains_actor and self.trains_critic:
+        if all(self.trained):
             return actor + critic
         return actor if self.trains_actor else critic
 
@@ -188,9 +194,8 @@ class Halves:
         """One step down the loss, unless it or a gradient is not finite: then nothing, and ``False``."""
         self._optimizer.zero_grad()
         loss.backward()
-        trained = [self.actor_parameters] * self.trains_actor + [self.critic_parameters] * self.trains_critic
-        if not self.apart:
-            trained = [self.actor_parameters]
+        trained = [self.actor_parameters] * self.trains_actor
+        trained += [self.critic_parameters] * (self.trains_critic and self.apart)
         norms = [th.nn.utils.clip_grad_norm_(half, self._max_norm) for half in trained]
         # A sum is finite only if all are.
         if not math.isfinite((loss.detach() + sum(norms)).item()):
@@ -199,15 +204,15 @@ class Halves:
             self._optimizer.step()
             return True
         gradients = [[parameter.grad for parameter in half] for half in trained]
-        rates = [group["lr"] for group in self._optimizer.param_groups]
+        rate = self._optimizer.param_groups[0]["lr"]
         for half, own in zip(trained, gradients, strict=True):
-            self._optimizer.zero_grad(set_to_none=True)
+            self._optimizer.zero_grad()
             for parameter, gradient in zip(half, own, strict=True):
                 parameter.grad = gradient
             if half is self.critic_parameters and self.critic_learning_rate is not None:
-                self._set_rates([self.critic_learning_rate] * len(rates))
+                update_learning_rate(self._optimizer, self.critic_learning_rate)
             self._optimizer.step()
-        self._set_rates(rates)
+        update_learning_rate(self._optimizer, rate)
         return True
 
     @property
@@ -217,12 +222,12 @@ class Halves:
         return self._next_look - self.actor_steps if watched else None
 
     def count(self, minibatches: int = 1) -> bool:
-        """Account for minibatches; look at the divergence when it is time. Whether training goes on."""
+        """Account for steps; look at the divergence when it is time. Whether training goes on."""
         if self.trains_actor:
             self.actor_steps += minibatches
             if self.actor_steps >= self._next_look:
                 self.look()
-        return self.trains_actor or self.trains_critic
+        return any(self.trained)
 
     def look(self) -> None:
         """Look at the divergence, unless the policy has not moved since the last look."""
@@ -234,10 +239,6 @@ class Halves:
         reach = math.sqrt(self.region.budget / self.region.kl) if self.region.kl > 0 else math.inf
         ahead = min(self.actor_steps * (reach - 1) / 2, LOOK_AFTER[1])
         self._last_look, self._next_look = self.actor_steps, self.actor_steps + max(LOOK_AFTER[0], int(ahead))
-
-    def _set_rates(self, rates: Iterable[float]) -> None:
-        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
 
 
 def _at(name: str, value: float | Schedule | None, progress: float) -> float | None:

@@ -73,8 +73,8 @@ class FastEngine:
                 statistics.extend(measured, further, halves.trained)
                 statistics.skipped += skipped
                 model.record_skipped(skipped, len(measured))
-                # The minibatch that was found too far changed nothing.
-                if not halves.count(len(measured) - (not goes_on)) or not goes_on:
+                # Minibatches that were skipped, or found too far, changed nothing.
+                if not halves.count(len(measured) - skipped - (not goes_on)) or not goes_on:
                     break
             model._n_updates += 1
             if not goes_on:

@@ -29,8 +29,7 @@ reinforcement learning*, AISTATS 2022.
 
 from sppo.surrogates.base import REGISTRY, Sample, Slope, Surrogate, find, parameter
 from sppo.surrogates.divergences import forward_kl, kl_divergence, reverse_kl
-from sppo.surrogates.family import AUTO, MDPO, PPO, SMDPO, SPPO, ClipMode, DivergenceMode, chosen
-from sppo.surrogates.proximity import TRAINING, check_proximity
+from sppo.surrogates.family import AUTO, MDPO, PPO, SMDPO, SPPO, TRAINING, check_proximity, chosen
 
 __all__ = [
     "AUTO",
@@ -40,8 +39,6 @@ __all__ = [
     "SMDPO",
     "SPPO",
     "TRAINING",
-    "ClipMode",
-    "DivergenceMode",
     "Sample",
     "Slope",
     "Surrogate",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
+from sppo.parameters import Parameter
 from sppo.surrogates.base import Sample, Slope, Surrogate, find, parameter
 from sppo.surrogates.divergences import forward_kl, kl_divergence, reverse_kl
 
@@ -60,21 +61,42 @@ class _Cell(Surrogate):
         return False
 
     @property
-    def is_exact(self) -> bool:
-        """Whether the divergence in closed form is part of the objective."""
-        return self.eta is not None and self.divergence == "exact"
-
-    @property
     def needs_distributions(self) -> bool:
-        return self.is_exact
+        return self.eta is not None and self.divergence == "exact"
 
     @property
     def is_bounded(self) -> bool:
         return self.eta is not None or math.inf not in self.interval
 
-    def distance(self, sample: Sample) -> Tensor:
+    def objective(self, sample: Sample) -> Tensor:
+        place, start = self._place(sample)
+        value = sample.advantage * place
+        if math.inf not in self.interval:
+            below, above = self.interval
+            clipped = sample.advantage * place.clamp(start - below, start + above)
+            value = clipped if self.two_sided else value.minimum(clipped)
+        return value if self.eta is None else value - self._distance(sample) / self.eta
+
+    def outside(self, sample: Sample) -> tuple[Tensor, Tensor]:
+        below, above = self.interval
+        place, start = self._place(sample)
+        return place - start > above, place - start < -below
+
+    def measured(self, sample: Sample) -> dict[str, Tensor]:
+        return {} if self.eta is None else {"eta_term": self._distance(sample).mean() / self.eta}
+
+    def slope(self) -> Slope:
+        """The compiled form; each cell says so itself, because a subclass may maximise something else."""
+        weight = 0.0 if self.eta is None else 1 / self.eta
+        return Slope(self.softmax, self.two_sided, *self.interval, weight, self.needs_distributions)
+
+    def _place(self, sample: Sample) -> tuple[Tensor, float]:
+        """What is linearised: the new policy in this representation; and the old one there."""
+        return (sample.log_ratio, 0.0) if self.softmax else (sample.ratio, 1.0)
+
+    def _distance(self, sample: Sample) -> Tensor:
         """The representation's own divergence from the old policy per transition."""
-        if not self.is_exact:
+        if self.divergence == "sampled":
             return (forward_kl if self.softmax else reverse_kl)(sample.log_ratio)
         new, old = sample.distribution, sample.old_distribution
         if new is None or old is None:
@@ -83,27 +105,6 @@ class _Cell(Surrogate):
                 'divergence="sampled"'
             )
         return kl_divergence(old, new) if self.softmax else kl_divergence(new, old)
-
-    def outside(self, sample: Sample) -> tuple[Tensor, Tensor]:
-        below, above = self.interval
-        place = sample.log_ratio if self.softmax else sample.ratio - 1
-        return place > above, place < -below
-
-    def measured(self, sample: Sample) -> dict[str, Tensor]:
-        return {} if self.eta is None else {"eta_term": self.distance(sample).mean() / self.eta}
-
-    def slope(self) -> Slope:
-        """The compiled form; each cell says so itself, because a subclass may maximise something else."""
-        weight = 0.0 if self.eta is None else 1 / self.eta
-        return Slope(self.softmax, self.two_sided, *self.interval, weight, self.is_exact)
-
-    def objective(self, sample: Sample) -> Tensor:
-        linear = self.linear(sample)
-        return linear if self.eta is None else linear - self.distance(sample) / self.eta
-
-    def linear(self, sample: Sample) -> Tensor:
-        """The objective without the divergence."""
-        raise NotImplementedError
 
     @property
     def label(self) -> str:
@@ -150,11 +151,6 @@ class PPO(_Clipped):
     def interval(self) -> tuple[float, float]:
         epsilon = self.clip_range
         return (epsilon / (1 + epsilon) if self.clip_mode == "symmetric" else epsilon), epsilon
-
-    def linear(self, sample: Sample) -> Tensor:
-        below, above = self.interval
-        clipped = sample.advantage * sample.ratio.clamp(1 - below, 1 + above)
-        return (sample.advantage * sample.ratio).minimum(clipped)
 
     def warnings(self) -> list[str]:
         if self.clip_mode == "symmetric" or self.clip_range < 1:
@@ -204,11 +200,6 @@ class SPPO(_Clipped):
     def two_sided(self) -> bool:
         return self.clip_mode == "two-sided"
 
-    def linear(self, sample: Sample) -> Tensor:
-        below, above = self.interval
-        clipped = sample.advantage * sample.log_ratio.clamp(-below, above)
-        return clipped if self.two_sided else (sample.advantage * sample.log_ratio).minimum(clipped)
-
     def warnings(self) -> list[str]:
         if not self.two_sided or self.eta is not None:
             return []
@@ -232,9 +223,6 @@ class MDPO(_Cell):
     softmax = False
     compiled = _Cell.slope
 
-    def linear(self, sample: Sample) -> Tensor:
-        return sample.advantage * sample.ratio
-
 
 @dataclass(frozen=True)
 class SMDPO(_Cell):
@@ -253,9 +241,6 @@ class SMDPO(_Cell):
     softmax = True
     compiled = _Cell.slope
 
-    def linear(self, sample: Sample) -> Tensor:
-        return sample.advantage * sample.log_ratio
-
 
 #: (``use_softmax``, whether there is a clip) -> the cell of the table
 _TABLE: dict[tuple[bool, bool], type[Surrogate]] = {
@@ -273,3 +258,50 @@ def chosen(parameters: Mapping[str, Any]) -> type[Surrogate]:
         return find(name)
     clipped = parameters.get("clip_range", 0.2) not in (None, math.inf)
     return _TABLE[parameters.get("use_softmax", True), clipped]
+
+
+#: What keeps the policy close besides the surrogate, and how the critic is trained; off unless it is said.
+TRAINING: dict[str, Parameter] = {
+    "kl_budget": Parameter(
+        "schedule",
+        "how far KL(old || new) the policy may move per update; none: as far as the surrogate lets it",
+        low=0,
+        above=True,
+        nullable=True,
+        advice="write kl_budget=0.03, say, or kl_budget=None",
+    ),
+    "n_critic_epochs": Parameter(
+        "int",
+        "passes of the critic over each batch; none: as many as the actor's",
+        low=1,
+        nullable=True,
+        advice="write n_critic_epochs=30, say, or n_critic_epochs=None for as many as n_epochs",
+    ),
+    "critic_learning_rate": Parameter(
+        "schedule",
+        "the critic's step size; none: the actor's",
+        low=0,
+        nullable=True,
+        advice="write critic_learning_rate=1e-3, say, or critic_learning_rate=None",
+    ),
+    "recompute_advantages": Parameter(
+        "bool", "estimate the advantages anew from the current critic before every pass"
+    ),
+}
+
+
+def check_proximity(surrogate: Surrogate, eta: object, kl_budget: object) -> None:
+    """Refuse a training in which nothing keeps the new policy close to the old one.
+
+    :param eta: as the user wrote it
+    :raises ValueError: saying what to write
+    """
+    if kl_budget is not None:
+        return
+    if isinstance(eta, str) and eta == AUTO:
+        raise ValueError('eta="auto" is steered to a kl_budget: write kl_budget=0.03, say, or eta=1.0')
+    if not surrogate.is_bounded:
+        raise ValueError(
+            "with neither a clip nor eta nor kl_budget nothing keeps the new policy close to the old one: "
+            "write clip_range=0.2, eta=1.0 or kl_budget=0.03"
+        )

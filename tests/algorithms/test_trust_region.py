@@ -16,7 +16,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 from sppo import RecurrentSPPO
-from sppo.algorithms.trust_region import EtaController, TrustRegion
+from sppo.algorithms.trust_region import ETA_LIMITS, TrustRegion
 from tests.engine.engine_models import Chain, filled, make_model
 
 ENGINES = ("reference", "fast")
@@ -142,6 +142,39 @@ def test_norms_are_clipped_apart(engine: str) -> None:
     assert th.allclose(moments[1.0], moments[1e6], rtol=1e-4, atol=1e-9)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_skipped_minibatches_are_no_part_of_the_actors_passes(engine: str) -> None:
+    """Also those that PyTorch's distributions refuse before there is a loss."""
+    model = make_model(engine=engine, n_epochs=2, n_critic_epochs=2, normalize_advantage=False)
+    filled(model).rollout_buffer.observations[7] = math.nan
+    model.train()
+    assert model.logger.name_to_value["train/skipped_updates"] == 2
+    assert steps(model)["log_std"] == 2 * 8
+    assert model.logger.name_to_value["train/actor_epochs"] == pytest.approx(2 * 8 / 9)
+
+
+def test_a_look_evaluates_the_new_policy_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old one was evaluated once, when the update began."""
+    model = filled(make_model(engine="reference", kl_budget=1e6, n_epochs=4))
+    looks: list[TrustRegion] = []
+    evaluations: list[Any] = []
+    look, evaluate = TrustRegion.look, model._evaluate_actions
+
+    def counted_look(region: TrustRegion) -> None:
+        looks.append(region)
+        look(region)
+
+    def counted_evaluate(*args: Any) -> Any:
+        evaluations.append(args)
+        return evaluate(*args)
+
+    monkeypatch.setattr(TrustRegion, "look", counted_look)
+    model._evaluate_actions = counted_evaluate
+    model.train()
+    assert len(looks) > 1
+    assert len(evaluations) == 9 * (4 + 1 + len(looks))
+
+
 class Shared(BaseFeaturesExtractor):
     """A layer that actor and critic share."""
 
@@ -195,14 +228,14 @@ def region_at(kl: float, reached: bool) -> TrustRegion:
 
 
 def test_eta_is_steered_within_bounds() -> None:
-    steer = EtaController()
-    assert steer(1.0, region_at(0.02, True)) == pytest.approx(1 / 1.5)
-    assert steer(1.0, region_at(0.95 * 0.0128, False)) == pytest.approx(1.25)
-    assert steer(1.0, region_at(0.95 * 0.02, False)) == pytest.approx(1.0)
-    assert steer(1.0, region_at(1e-9, False)) == pytest.approx(1.5)
-    assert steer(1.0, region_at(0.0, False)) == pytest.approx(1.5)
-    assert steer(steer.high, region_at(0.0, False)) == steer.high
-    assert steer(steer.low, region_at(0.02, True)) == steer.low
+    low, high = ETA_LIMITS
+    assert region_at(0.02, True).steered(1.0) == pytest.approx(1 / 1.5)
+    assert region_at(0.95 * 0.0128, False).steered(1.0) == pytest.approx(1.25)
+    assert region_at(0.95 * 0.02, False).steered(1.0) == pytest.approx(1.0)
+    assert region_at(1e-9, False).steered(1.0) == pytest.approx(1.5)
+    assert region_at(0.0, False).steered(1.0) == pytest.approx(1.5)
+    assert region_at(0.0, False).steered(high) == high
+    assert region_at(0.02, True).steered(low) == low
 
 
 @pytest.mark.parametrize("use_softmax", [True, False])

@@ -20,7 +20,9 @@ import sppo
 from sppo import SPPO, MaskableSPPO, RecurrentSPPO
 from sppo.cli import main
 from sppo.records.run_files import read_config
-from sppo.surrogates import REGISTRY, Sample, Surrogate, find, parameter
+from sppo.surrogates import REGISTRY, Sample, Surrogate, find
+from sppo.surrogates.base import parameter
+from sppo.surrogates.family import ClipMode, DivergenceMode
 from tests.surrogates.spo import SPO
 
 SMALL: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
@@ -63,6 +65,7 @@ def test_it_trains_and_logs_and_survives_a_file(tmp_path: Path) -> None:
         ({"weight": -1.0}, r"weight=-1\.0 is too small"),
         ({"weight": "2"}, "weight='2' is not a number"),
         ({"eta": 1.0}, "has no such parameter"),
+        ({"clip_mode": "two-sided"}, "has no such parameter"),
     ],
 )
 def test_its_parameters_are_checked(options: dict[str, Any], message: str) -> None:
@@ -92,6 +95,28 @@ def test_its_defaults_are_its_own(tmp_path: Path) -> None:
     assert current(clip_range=0.1) == Wide(0.1, 1.0)
     PPO("MlpPolicy", "CartPole-v1", **SMALL).save(tmp_path / "ppo")
     assert SPPO.load(tmp_path / "ppo", surrogate="wide").current_surrogate() == Wide(0.2, 1.0)
+
+
+@dataclass(frozen=True)
+class Near(sppo.surrogates.PPO):
+    """Has other defaults for parameters that the algorithms name as well."""
+
+    name = "near"
+
+    eta: float | None = parameter(0.7, "schedule", "step size", low=0, above=True, nullable=True)
+    divergence: DivergenceMode = parameter("sampled", "choice", "", choices=("exact", "sampled"))
+    clip_mode: ClipMode = parameter("symmetric", "choice", "", choices=("one-sided", "symmetric"))
+
+
+def test_its_defaults_are_its_own_where_the_algorithms_have_others(tmp_path: Path) -> None:
+    def current(**options: Any) -> Surrogate:
+        return SPPO("MlpPolicy", "CartPole-v1", surrogate="near", **options, **SMALL).current_surrogate()
+
+    assert current() == Near(eta=0.7, divergence="sampled", clip_mode="symmetric")
+    said: dict[str, Any] = {"eta": None, "divergence": "exact", "clip_mode": "one-sided"}
+    assert current(**said) == Near(**said)
+    PPO("MlpPolicy", "CartPole-v1", **SMALL).save(tmp_path / "ppo")
+    assert SPPO.load(tmp_path / "ppo", surrogate="near").current_surrogate() == Near()
 
 
 def test_check_says_what_it_says() -> None:
