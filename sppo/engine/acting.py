@@ -38,7 +38,7 @@ def sample_actions(
     layout, workspace = Layout(*described), Workspace(*scratch)
     layers, heads, hidden = layout.layers, layout.heads, workspace.hidden
     rows, capacity, width = log_probs.shape[0], workspace.ones.shape[0], workspace.d_entropy.shape[0]
-    forward(layers, parameters, workspace.features, workspace, rows, 0, layers.shape[0])
+    forward(layers, parameters, workspace, rows, 0, layers.shape[0])
     policy, value = layers[heads[0], COLUMN] * capacity, layers[heads[1], COLUMN] * capacity
     for b in range(rows):
         out, action = hidden[policy + b * width : policy + (b + 1) * width], actions[b]
@@ -76,16 +76,18 @@ def policy_outputs(
 
     :param features: flat, as many rows as ``outputs`` has
     """
-    layers, last, n_out = layout.layers, layout.heads[0], outputs.shape[1]
+    layers, last, hidden, n_out = layout.layers, layout.heads[0], workspace.hidden, outputs.shape[1]
     capacity, width = workspace.ones.shape[0], features.shape[0] // outputs.shape[0]
     policy = layers[last, COLUMN] * capacity
     for start in range(0, outputs.shape[0], capacity):
         n = min(capacity, outputs.shape[0] - start)
-        forward(layers, parameters, features[start * width :], workspace, n, 0, last + 1)
+        for j in range(n * width):
+            hidden[j] = features[start * width + j]
+        forward(layers, parameters, workspace, n, 0, last + 1)
         for b in range(n):
             out = outputs[start + b]
             for j in range(n_out):
-                out[j] = workspace.hidden[policy + b * n_out + j]
+                out[j] = hidden[policy + b * n_out + j]
             if layout.kind == CATEGORICAL:
                 normalise(out, layout.sizes, masks[start + b])
 

@@ -40,29 +40,18 @@ def categorical(
 ) -> tuple[np.float32, np.float32]:
     """As :func:`gaussian` for independent categorical choices; ``mask`` is empty if all are allowed."""
     log_prob, entropy = _ZERO, _ZERO
-    masked = mask.shape[0] > 0
     start = 0
     for i in range(sizes.shape[0]):
         end = start + sizes[i]
-        top = np.float32(-np.inf)
+        log_total, own = _log_total(out, mask, start, end), _ZERO
         for j in range(start, end):
-            logit = _FORBIDDEN if masked and mask[j] == _ZERO else out[j]
-            top = logit if logit > top else top
-        total = _ZERO
-        for j in range(start, end):
-            logit = _FORBIDDEN if masked and mask[j] == _ZERO else out[j]
-            total += np.exp(logit - top)
-        log_total = np.log(total) + top
-        own = _ZERO
-        for j in range(start, end):
-            allowed = not masked or mask[j] != _ZERO
-            log_p = (out[j] if allowed else _FORBIDDEN) - log_total
+            log_p = out[j] - log_total
+            p = np.exp(log_p)
             chosen = start + np.int64(action[i]) == j
-            p = np.exp(log_p) if allowed else _ZERO
             if chosen:
                 log_prob += log_p
             # A forbidden action's logit is a constant: it has no derivative and counts as certain.
-            score[j] = (_ONE if chosen and allowed else _ZERO) - p
+            score[j] = (_ONE if chosen and (mask.shape[0] == 0 or mask[j] != _ZERO) else _ZERO) - p
             d_entropy[j] = p
             own -= p * log_p if p > _ZERO else _ZERO
         for j in range(start, end):
@@ -71,6 +60,18 @@ def categorical(
         entropy += own
         start = end
     return log_prob, entropy
+
+
+@inline
+def _log_total(out: np.ndarray, mask: np.ndarray, start: int, end: int) -> np.float32:
+    """What one choice's logits are normalised by; those of forbidden actions are set first."""
+    top, total = np.float32(-np.inf), _ZERO
+    for j in range(start, end):
+        out[j] = _FORBIDDEN if mask.shape[0] > 0 and mask[j] == _ZERO else out[j]
+        top = out[j] if out[j] > top else top
+    for j in range(start, end):
+        total += np.exp(out[j] - top)
+    return np.log(total) + top
 
 
 @inline
@@ -94,19 +95,12 @@ def bernoulli(
 @inline
 def normalise(out: np.ndarray, sizes: np.ndarray, mask: np.ndarray) -> None:
     """Turn logits into log-probabilities, for each categorical choice."""
-    masked = mask.shape[0] > 0
     start = 0
     for i in range(sizes.shape[0]):
         end = start + sizes[i]
-        top, total = np.float32(-np.inf), _ZERO
+        log_total = _log_total(out, mask, start, end)
         for j in range(start, end):
-            out[j] = _FORBIDDEN if masked and mask[j] == _ZERO else out[j]
-            top = out[j] if out[j] > top else top
-        for j in range(start, end):
-            total += np.exp(out[j] - top)
-        top += np.log(total)
-        for j in range(start, end):
-            out[j] -= top
+            out[j] -= log_total
         start = end
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch as th
@@ -10,18 +11,23 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
-from sppo.engine.collect import collect_rollout, finish
+from sppo.engine.blas import blas_threads
+from sppo.engine.collect import Actor, finish, store
 from sppo.engine.coverage import check_buffer, check_optimizer
-from sppo.engine.layout import describe
+from sppo.engine.layout import FlatMemory, describe
 from sppo.engine.measurements import UpdateStatistics
-from sppo.engine.memory import FlatMemory
-from sppo.engine.model import Halves, Model
 from sppo.engine.networks import Layout
-from sppo.engine.threads import blas_threads
+from sppo.engine.normalize import stepper
 from sppo.engine.update import CompiledUpdate
+from sppo.envs.group import timed_out
 from sppo.surrogates import Surrogate
+
+if TYPE_CHECKING:
+    from sppo.algorithms.surrogate_algorithm import SurrogateAlgorithm
+    from sppo.algorithms.trust_region import Halves
 
 
 class FastEngine:
@@ -47,7 +53,7 @@ class FastEngine:
 
     def update(
         self,
-        model: Model,
+        model: SurrogateAlgorithm,
         surrogate: Surrogate,
         clip_range_vf: float | None,
         halves: Halves,
@@ -85,18 +91,67 @@ class FastEngine:
 
     def collect(
         self,
-        model: OnPolicyAlgorithm,
+        model: Any,
         env: VecEnv,
         callback: BaseCallback,
         rollout_buffer: RolloutBuffer,
         n_rollout_steps: int,
         masks_of: Callable[[VecEnv], np.ndarray] | None,
     ) -> bool:
-        """Collect a rollout, see :func:`sppo.engine.collect.collect_rollout`."""
-        layout, _ = self.prepare(model.policy)
+        """Stable-Baselines3's loop with a compiled policy and no needless copies.
+
+        What a user can observe is the same: the order of random draws from PyTorch's generator, the steps of
+        the environment, the callbacks and the local variables they are shown, the bootstrapping of timeouts,
+        and the contents of the buffer.
+
+        :param masks_of: the allowed actions of all environments, if the algorithm masks actions
+        :return: ``False`` if a callback ended the training
+        """
+        model.policy.set_training_mode(False)
+        layout, memory = self.prepare(model.policy)
+        act = Actor(model.policy, layout, memory, env.num_envs)
+        rollout_buffer.reset()
+        # Views of the buffer's rows, which the policy fills, as the tensors callbacks expect.
+        all_values = th.from_numpy(rollout_buffer.values).unsqueeze(-1).unbind()
+        all_log_probs = th.from_numpy(rollout_buffer.log_probs).unbind()
+        callback.on_rollout_start()
+        step = stepper(env)
+        n_steps, action_masks = 0, None
         # Waiting BLAS threads would take the cores that the environments' processes need.
-        with blas_threads(layout, env.num_envs):
-            return collect_rollout(
-                *(model, lambda: self.prepare(model.policy), env, callback, rollout_buffer, n_rollout_steps),
-                masks_of,
-            )
+        with blas_threads(layout.multiply_adds(env.num_envs)):
+            while n_steps < n_rollout_steps:
+                if not memory.is_current(model.policy):
+                    # A callback has replaced parameters.
+                    layout, memory = self.prepare(model.policy)
+                    act = Actor(model.policy, layout, memory, env.num_envs)
+                if masks_of is not None:
+                    action_masks = masks_of(env)
+                rows = rollout_buffer.values[n_steps], rollout_buffer.log_probs[n_steps]
+                actions, clipped_actions = act(model._last_obs, action_masks, *rows)
+                new_obs, rewards, dones, infos = step(clipped_actions)
+                model.num_timesteps += env.num_envs
+
+                # Under the names they have in Stable-Baselines3, for callbacks that read them.
+                values, log_probs = all_values[n_steps], all_log_probs[n_steps]
+                obs_tensor = obs_as_tensor(model._last_obs, model.device)
+                callback.update_locals({**locals(), "self": model})
+                if not callback.on_step():
+                    return False
+
+                model._update_info_buffer(infos, dones)
+                for idx, terminal_obs in timed_out(dones, infos):
+                    # The value of the state that a time limit cut off belongs to the last reward.
+                    with th.no_grad():
+                        seen = model.policy.obs_to_tensor(terminal_obs)[0]
+                        terminal_value = model.policy.predict_values(seen)[0]
+                    rewards[idx] += (model.gamma * terminal_value).item()
+                store(rollout_buffer, n_steps, model, actions, rewards, action_masks)
+                n_steps += 1
+                model._last_obs = new_obs
+                model._last_episode_starts = dones
+            with th.no_grad():
+                values = model.policy.predict_values(obs_as_tensor(model._last_obs, model.device))
+        finish(rollout_buffer, values, dones)
+        callback.update_locals({**locals(), "self": model})
+        callback.on_rollout_end()
+        return True

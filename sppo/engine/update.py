@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
-from stable_baselines3.common.buffers import RolloutBuffer
 
 from sppo.engine import kernels
 from sppo.engine.acting import mean_divergence, policy_outputs
-from sppo.engine.distributions import GAUSSIAN
-from sppo.engine.layout import features_of
+from sppo.engine.blas import blas_threads
+from sppo.engine.layout import FlatMemory, features_of
 from sppo.engine.measurements import MEASUREMENTS
-from sppo.engine.memory import FlatMemory
-from sppo.engine.model import Halves, Model
 from sppo.engine.networks import Layout
-from sppo.engine.threads import blas_threads
 from sppo.surrogates import Slope
+
+if TYPE_CHECKING:
+    from sppo.algorithms.surrogate_algorithm import SurrogateAlgorithm
+    from sppo.algorithms.trust_region import Halves
 
 #: divergence between the policy and itself, computed by two programs in float32
 ROUNDING = 1e-10
@@ -26,14 +27,11 @@ _ROWS = 512
 
 
 class CompiledUpdate:
-    """One update: the data in the kernels' types, and the passes over them.
-
-    :param halves: who is trained, see :class:`sppo.algorithms.trust_region.Halves`
-    """
+    """One update: the data in the kernels' types, and the passes over them."""
 
     def __init__(
         self,
-        model: Model,
+        model: SurrogateAlgorithm,
         slope: Slope,
         clip_range_vf: float | None,
         halves: Halves,
@@ -59,14 +57,14 @@ class CompiledUpdate:
         )
         critic = {id(parameter) for parameter in halves.critic_parameters}
         parameters = list(model.policy.parameters())
-        self._owners = np.array([id(parameter) in critic for parameter in parameters], np.int64)
-        self._segments = _segments([parameter.numel() for parameter in parameters], self._owners)
+        owners = np.array([id(parameter) in critic for parameter in parameters], np.int64)
+        self._owned = owners, _segments([parameter.numel() for parameter in parameters], owners)
         buffer = model.rollout_buffer
         self._n_samples = buffer.buffer_size * buffer.n_envs
         self._workspace = layout.workspace(min(model.batch_size, self._n_samples))
-        self.read_buffer()
         #: the old policy's outputs and log standard deviations, once they are remembered
         self._old: tuple[np.ndarray, np.ndarray] | None = None
+        self.read_buffer()
 
     def minibatches(self) -> Iterator[tuple[np.ndarray, int, bool]]:
         """One pass, drawn as :meth:`RolloutBuffer.get` draws it, from NumPy's global generator.
@@ -81,18 +79,21 @@ class CompiledUpdate:
             pause = halves.minibatches_to_look
             rows, order = np.split(order, [len(order) if pause is None else pause * capacity])
             measured = np.zeros(-(-len(rows) // capacity), MEASUREMENTS)
-            trained = kernels.Trained(halves.apart, *halves.trained)
-            with blas_threads(layout, capacity):
+            trained = kernels.Trained(halves.apart, *halves.trained, *self._owned)
+            with blas_threads(layout.multiply_adds(capacity)):
                 count, skipped, goes_on = kernels.run_epoch(
-                    *(layout, self._objective, self._adam, trained, self._segments, self._owners),
-                    *(rows, self._data, old, self._memory.weights, self._workspace, measured),
+                    *(layout, self._objective, self._adam, trained, rows, self._data, old),
+                    *(self._memory.weights, self._workspace, measured),
                 )
             yield measured[:count], skipped, goes_on
 
     def read_buffer(self) -> None:
         """Bring the buffer into the order of its own ``get`` and its arrays into the kernels' types."""
         policy, buffer, n_samples = self._model.policy, self._model.rollout_buffer, self._n_samples
-        _flatten(buffer)
+        if not buffer.generator_ready:
+            state = np.random.get_state()  # noqa: NPY002
+            next(buffer.get(1))
+            np.random.set_state(state)  # noqa: NPY002
         masks = getattr(buffer, "action_masks", np.zeros((n_samples, 0)))
         tables = (buffer.actions.reshape(n_samples, -1), masks.reshape(n_samples, masks.shape[-1]))
         columns = (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns)
@@ -104,28 +105,24 @@ class CompiledUpdate:
 
     def remember_policy(self) -> Callable[[], float]:
         """Take the policy for the old one; how to compute the mean divergence of a later one from it."""
-        layout = self._layout
+        layout, parameters = self._layout, self._memory.weights.parameters
         workspace = layout.workspace(min(_ROWS, self._n_samples))
         new = np.zeros((self._n_samples, layout.n_outputs), np.float32)
+        log_std = parameters[slice(*layout.heads[2:])]
 
         def evaluate() -> None:
-            with blas_threads(layout, len(workspace.ones)):
+            with blas_threads(layout.multiply_adds(len(workspace.ones))):
                 features, masks = self._data.observations.reshape(-1), self._data.masks
-                policy_outputs(layout, self._memory.weights.parameters, features, masks, workspace, new)
+                policy_outputs(layout, parameters, features, masks, workspace, new)
 
         evaluate()
-        old, old_log_std = self._old = new.copy(), self._log_std().copy()
+        old, old_log_std = self._old = new.copy(), log_std.copy()
 
         def divergence() -> float:
             evaluate()
-            return mean_divergence(layout, new, self._log_std(), old, old_log_std)
+            return mean_divergence(layout, new, log_std, old, old_log_std)
 
         return divergence
-
-    def _log_std(self) -> np.ndarray:
-        start = self._layout.heads[2]
-        width = self._layout.n_outputs if self._layout.kind == GAUSSIAN else 0
-        return self._memory.weights.parameters[start : start + width]
 
 
 def _segments(sizes: list[int], owners: np.ndarray) -> np.ndarray:
@@ -134,17 +131,3 @@ def _segments(sizes: list[int], owners: np.ndarray) -> np.ndarray:
     changes = np.flatnonzero(np.diff(owners))
     starts = np.concatenate([[0], ends[changes]])
     return np.stack([starts, [*ends[changes], ends[-1]], owners[[*changes, len(owners) - 1]]], axis=1)
-
-
-def _flatten(buffer: RolloutBuffer) -> None:
-    if buffer.generator_ready:
-        return
-    names = ["actions", "values", "log_probs", "advantages", "returns"]
-    for name in [*names, "action_masks"] if hasattr(buffer, "action_masks") else names:
-        setattr(buffer, name, buffer.swap_and_flatten(getattr(buffer, name)))
-    seen = buffer.observations
-    if isinstance(seen, dict):
-        seen.update({key: buffer.swap_and_flatten(part) for key, part in seen.items()})
-    else:
-        buffer.observations = buffer.swap_and_flatten(seen)
-    buffer.generator_ready = True
