@@ -8,23 +8,23 @@ from __future__ import annotations
 import numpy as np
 
 from sppo.engine.distributions import CATEGORICAL, GAUSSIAN, HALF_LOG_TWO_PI, divergence, normalise, race
-from sppo.engine.networks import COLUMN, Layout, Workspace, entry, forward
+from sppo.engine.networks import COLUMN, Array, Layout, Workspace, entry, forward
 
 _ZERO, _ONE, _HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
 
 
 @entry
 def sample_actions(
-    described: tuple[np.ndarray, np.ndarray, int, np.ndarray],
-    parameters: np.ndarray,
-    masks: np.ndarray,
-    noise: np.ndarray,
-    limits: np.ndarray,
-    scratch: tuple[np.ndarray, ...],
-    actions: np.ndarray,
-    clipped: np.ndarray,
-    log_probs: np.ndarray,
-    values: np.ndarray,
+    described: tuple[Array, Array, int, Array],
+    parameters: Array,
+    masks: Array,
+    noise: Array,
+    limits: Array,
+    scratch: tuple[Array, ...],
+    actions: Array,
+    clipped: Array,
+    log_probs: Array,
+    values: Array,
 ) -> None:
     """Draw an action for each row of the workspace's features, with its log-probability, and value the state.
 
@@ -65,12 +65,7 @@ def sample_actions(
 
 @entry
 def policy_outputs(
-    layout: Layout,
-    parameters: np.ndarray,
-    features: np.ndarray,
-    masks: np.ndarray,
-    workspace: Workspace,
-    outputs: np.ndarray,
+    layout: Layout, parameters: Array, features: Array, masks: Array, workspace: Workspace, outputs: Array
 ) -> None:
     """Fill ``outputs``: each state's means, logits of coins, or log-probabilities of categorical choices.
 
@@ -93,9 +88,7 @@ def policy_outputs(
 
 
 @entry
-def mean_divergence(
-    layout: Layout, new: np.ndarray, log_std: np.ndarray, old: np.ndarray, old_log_std: np.ndarray
-) -> float:
+def mean_divergence(layout: Layout, new: Array, log_std: Array, old: Array, old_log_std: Array) -> float:
     """KL(old || new), averaged over states; outputs as :func:`policy_outputs` gives them."""
     scratch = np.empty((2, new.shape[1]), np.float32)
     total = np.float64(0.0)

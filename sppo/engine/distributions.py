@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sppo.engine.networks import inline
+from sppo.engine.networks import Array, inline
 
 GAUSSIAN, CATEGORICAL, BERNOULLI = range(3)
 
@@ -15,9 +15,7 @@ _FORBIDDEN = np.float32(-1e8)
 
 
 @inline
-def gaussian(
-    out: np.ndarray, action: np.ndarray, log_std: np.ndarray, score: np.ndarray
-) -> tuple[np.float32, np.float32]:
+def gaussian(out: Array, action: Array, log_std: Array, score: Array) -> tuple[np.float32, np.float32]:
     """Log-probability and entropy of one action; ``score`` becomes the derivative by the mean."""
     log_prob, entropy = _ZERO, _ZERO
     for j in range(out.shape[0]):
@@ -31,12 +29,7 @@ def gaussian(
 
 @inline
 def categorical(
-    out: np.ndarray,
-    action: np.ndarray,
-    sizes: np.ndarray,
-    mask: np.ndarray,
-    score: np.ndarray,
-    d_entropy: np.ndarray,
+    out: Array, action: Array, sizes: Array, mask: Array, score: Array, d_entropy: Array
 ) -> tuple[np.float32, np.float32]:
     """As :func:`gaussian` for independent categorical choices; ``mask`` is empty if all are allowed."""
     log_prob, entropy = _ZERO, _ZERO
@@ -63,7 +56,7 @@ def categorical(
 
 
 @inline
-def _log_total(out: np.ndarray, mask: np.ndarray, start: int, end: int) -> np.float32:
+def _log_total(out: Array, mask: Array, start: int, end: int) -> np.float32:
     """What one choice's logits are normalised by; those of forbidden actions are set first."""
     top, total = np.float32(-np.inf), _ZERO
     for j in range(start, end):
@@ -75,9 +68,7 @@ def _log_total(out: np.ndarray, mask: np.ndarray, start: int, end: int) -> np.fl
 
 
 @inline
-def bernoulli(
-    out: np.ndarray, action: np.ndarray, score: np.ndarray, d_entropy: np.ndarray
-) -> tuple[np.float32, np.float32]:
+def bernoulli(out: Array, action: Array, score: Array, d_entropy: Array) -> tuple[np.float32, np.float32]:
     """As :func:`gaussian` for independent coins, ``out`` being the logits of 1."""
     log_prob, entropy = _ZERO, _ZERO
     for j in range(out.shape[0]):
@@ -93,7 +84,7 @@ def bernoulli(
 
 
 @inline
-def normalise(out: np.ndarray, sizes: np.ndarray, mask: np.ndarray) -> None:
+def normalise(out: Array, sizes: Array, mask: Array) -> None:
     """Turn logits into log-probabilities, for each categorical choice."""
     start = 0
     for i in range(sizes.shape[0]):
@@ -107,14 +98,14 @@ def normalise(out: np.ndarray, sizes: np.ndarray, mask: np.ndarray) -> None:
 @inline
 def divergence(
     kind: int,
-    sizes: np.ndarray,
-    out: np.ndarray,
-    log_std: np.ndarray,
-    old: np.ndarray,
-    old_log_std: np.ndarray,
+    sizes: Array,
+    out: Array,
+    log_std: Array,
+    old: Array,
+    old_log_std: Array,
     forward: bool,
-    slope: np.ndarray,
-    log_std_slope: np.ndarray,
+    slope: Array,
+    log_std_slope: Array,
 ) -> np.float32:
     """KL(old || new) of one state's distributions if ``forward``, else KL(new || old), with its derivatives.
 
@@ -165,13 +156,7 @@ def _softplus(x: np.float32) -> np.float32:
 
 @inline
 def race(
-    out: np.ndarray,
-    sizes: np.ndarray,
-    mask: np.ndarray,
-    noise: np.ndarray,
-    row: int,
-    rows: int,
-    action: np.ndarray,
+    out: Array, sizes: Array, mask: Array, noise: Array, row: int, rows: int, action: Array
 ) -> np.float32:
     """Choose whose exponential clock, running at the choice's probability, rings first.
 

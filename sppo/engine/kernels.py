@@ -9,16 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sppo.engine.distributions import (
-    CATEGORICAL,
-    GAUSSIAN,
-    bernoulli,
-    categorical,
-    divergence,
-    gaussian,
-    normalise,
-)
-from sppo.engine.networks import COLUMN, Layout, Workspace, backward, clip, entry, forward, inline
+from sppo.engine import distributions
+from sppo.engine.distributions import CATEGORICAL, GAUSSIAN
+from sppo.engine.networks import COLUMN, Array, Layout, Workspace, backward, clip, entry, forward, inline
 from sppo.surrogates import Slope
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
@@ -47,8 +40,8 @@ class Trained(NamedTuple):
     apart: bool
     actor: bool
     critic: bool
-    owners: np.ndarray
-    segments: np.ndarray
+    owners: Array
+    segments: Array
 
 
 class Adam(NamedTuple):
@@ -66,23 +59,23 @@ class Adam(NamedTuple):
 class Rollout(NamedTuple):
     """What was collected, one row per sample."""
 
-    observations: np.ndarray
-    actions: np.ndarray
-    masks: np.ndarray
-    values: np.ndarray
-    log_probs: np.ndarray
-    advantages: np.ndarray
-    returns: np.ndarray
+    observations: Array
+    actions: Array
+    masks: Array
+    values: Array
+    log_probs: Array
+    advantages: Array
+    returns: Array
 
 
 class Weights(NamedTuple):
     """The parameters, all flat, and what Adam keeps of them: two moments, and a count of steps per tensor."""
 
-    parameters: np.ndarray
-    gradient: np.ndarray
-    first: np.ndarray
-    second: np.ndarray
-    steps: np.ndarray
+    parameters: Array
+    gradient: Array
+    first: Array
+    second: Array
+    steps: Array
 
 
 @inline
@@ -106,7 +99,7 @@ def _surrogate(slope: Slope, log_ratio: float, ratio: float, advantage: float) -
 
 
 @inline
-def _moments(values: np.ndarray, rows: np.ndarray) -> tuple[float, float]:
+def _moments(values: Array, rows: Array) -> tuple[float, float]:
     """Mean and sample standard deviation of the values at ``rows``."""
     total, squares = 0.0, 0.0
     for b in range(rows.shape[0]):
@@ -123,9 +116,9 @@ def _actor_loss(
     layout: Layout,
     objective: Objective,
     weights: Weights,
-    rows: np.ndarray,
+    rows: Array,
     data: Rollout,
-    old: tuple[np.ndarray, np.ndarray] | None,
+    old: tuple[Array, Array] | None,
     workspace: Workspace,
     measured: np.record,
 ) -> None:
@@ -149,11 +142,11 @@ def _actor_loss(
         mean, score = out[b * width : (b + 1) * width], d_out[b * width : (b + 1) * width]
         action, mask = data.actions[i], data.masks[i]
         if kind == GAUSSIAN:
-            log_prob, entropy = gaussian(mean, action, log_std, score)
+            log_prob, entropy = distributions.gaussian(mean, action, log_std, score)
         elif kind == CATEGORICAL:
-            log_prob, entropy = categorical(mean, action, sizes, mask, score, d_entropy)
+            log_prob, entropy = distributions.categorical(mean, action, sizes, mask, score, d_entropy)
         else:
-            log_prob, entropy = bernoulli(mean, action, score, d_entropy)
+            log_prob, entropy = distributions.bernoulli(mean, action, score, d_entropy)
         log_ratio = np.float64(log_prob) - np.float64(data.log_probs[i])
         ratio = np.exp(log_ratio)
         advantage = (data.advantages[i] - offset) * scale
@@ -168,9 +161,9 @@ def _actor_loss(
         # Compiled only if there is an old policy to measure by: most trainings have none.
         if old is not None:
             if kind == CATEGORICAL:
-                normalise(mean, sizes, mask)
+                distributions.normalise(mean, sizes, mask)
             distance = np.float64(
-                divergence(
+                distributions.divergence(
                     *(kind, sizes, mean, log_std, old[0][i], old[1]),
                     *(surrogate.use_softmax, towards, towards_std),
                 )
@@ -194,7 +187,7 @@ def _actor_loss(
 def _critic_loss(
     layout: Layout,
     objective: Objective,
-    rows: np.ndarray,
+    rows: Array,
     data: Rollout,
     workspace: Workspace,
     measured: np.record,
@@ -237,7 +230,7 @@ def _measure(
 
 
 @inline
-def _squares(gradient: np.ndarray, segments: np.ndarray, owner: int) -> np.float32:
+def _squares(gradient: Array, segments: Array, owner: int) -> np.float32:
     """The gradient's squared norm, in one half's segments."""
     total = _ZERO
     for s in range(segments.shape[0]):
@@ -286,12 +279,12 @@ def run_epoch(
     objective: Objective,
     adam: Adam,
     trained: Trained,
-    order: np.ndarray,
+    order: Array,
     data: Rollout,
-    old: tuple[np.ndarray, np.ndarray] | None,
+    old: tuple[Array, Array] | None,
     weights: Weights,
     workspace: Workspace,
-    measured: np.ndarray,
+    measured: Array,
 ) -> tuple[int, int, bool]:
     """One pass over the samples in ``order``, in minibatches of the workspace's size.
 

@@ -13,21 +13,27 @@ from typing import Any
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.distributions import (
-    BernoulliDistribution,
-    CategoricalDistribution,
-    DiagGaussianDistribution,
-    MultiCategoricalDistribution,
-)
+from sb3_contrib.common.maskable import distributions as maskable
+from stable_baselines3.common import distributions as upstream
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
 from torch import nn
 
-from sppo.engine import distributions, networks
+from sppo.engine import networks
 from sppo.engine.coverage import Unsupported, check_policy
+from sppo.engine.distributions import BERNOULLI, CATEGORICAL, GAUSSIAN
 from sppo.engine.kernels import Weights
 from sppo.engine.networks import Layout
 
+_KINDS: dict[type[upstream.Distribution], int] = {
+    upstream.DiagGaussianDistribution: GAUSSIAN,
+    upstream.BernoulliDistribution: BERNOULLI,
+    upstream.CategoricalDistribution: CATEGORICAL,
+    upstream.MultiCategoricalDistribution: CATEGORICAL,
+    maskable.MaskableCategoricalDistribution: CATEGORICAL,
+    maskable.MaskableMultiCategoricalDistribution: CATEGORICAL,
+    maskable.MaskableBernoulliDistribution: CATEGORICAL,
+}
 _ACTIVATIONS: dict[type[nn.Module], int] = {nn.Tanh: networks.TANH, nn.ReLU: networks.RELU}
 
 
@@ -39,7 +45,7 @@ def describe(policy: ActorCriticPolicy) -> Layout:
     value_head = table.add_stack([*policy.mlp_extractor.value_net, policy.value_net])
     kind, sizes = _distribution(policy)
     heads = [policy_head, value_head, 0, 0]
-    if kind == distributions.GAUSSIAN:
+    if kind == GAUSSIAN:
         log_std = table.claim(policy.log_std)
         heads[2:] = log_std, log_std + policy.log_std.numel()
     return Layout(table.finish(), np.array(heads, np.int64), kind, sizes)
@@ -117,27 +123,14 @@ class _Table:
 
 
 def _distribution(policy: ActorCriticPolicy) -> tuple[int, np.ndarray]:
-    from sb3_contrib.common.maskable.distributions import (
-        MaskableBernoulliDistribution,
-        MaskableCategoricalDistribution,
-        MaskableMultiCategoricalDistribution,
-    )
-
     distribution: Any = policy.action_dist
-    none = np.zeros(0, np.int64)
-    if type(distribution) is DiagGaussianDistribution:
-        return distributions.GAUSSIAN, none
-    if type(distribution) is BernoulliDistribution:
-        return distributions.BERNOULLI, none
-    if type(distribution) in (CategoricalDistribution, MaskableCategoricalDistribution):
-        return distributions.CATEGORICAL, np.array([distribution.action_dim], np.int64)
-    if type(distribution) in (
-        MultiCategoricalDistribution,
-        MaskableMultiCategoricalDistribution,
-        MaskableBernoulliDistribution,
-    ):
-        return distributions.CATEGORICAL, np.array(list(distribution.action_dims), np.int64)
-    raise Unsupported(f"the action distribution {type(distribution).__name__}")
+    kind, sizes = _KINDS.get(type(distribution)), []
+    if kind is None:
+        raise Unsupported(f"the action distribution {type(distribution).__name__}")
+    if kind == CATEGORICAL:
+        several = hasattr(distribution, "action_dims")
+        sizes = list(distribution.action_dims) if several else [distribution.action_dim]
+    return kind, np.array(sizes, np.int64)
 
 
 class FlatMemory:

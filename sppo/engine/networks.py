@@ -21,6 +21,8 @@ import numpy as np
 from sppo.compiled import njit
 from sppo.engine.blas import matmul
 
+Array = np.ndarray
+
 FAN_IN, FAN_OUT, WEIGHT, BIAS, ACTIVATION, COLUMN, SOURCE = range(7)
 IDENTITY, TANH, RELU = range(3)
 
@@ -55,12 +57,12 @@ class Workspace(NamedTuple):
     :param d_entropy: as many numbers as the policy has outputs, and so ``towards`` and ``towards_std``
     """
 
-    hidden: np.ndarray
-    delta: np.ndarray
-    ones: np.ndarray
-    d_entropy: np.ndarray
-    towards: np.ndarray
-    towards_std: np.ndarray
+    hidden: Array
+    delta: Array
+    ones: Array
+    d_entropy: Array
+    towards: Array
+    towards_std: Array
 
 
 class Layout(NamedTuple):
@@ -72,10 +74,10 @@ class Layout(NamedTuple):
     :param sizes: number of choices of each categorical action
     """
 
-    layers: np.ndarray
-    heads: np.ndarray
+    layers: Array
+    heads: Array
     kind: int
-    sizes: np.ndarray
+    sizes: Array
 
     @property
     def n_features(self) -> int:
@@ -115,9 +117,7 @@ def _tanh(x: np.float32) -> np.float32:
 
 
 @inline
-def forward(
-    layers: np.ndarray, parameters: np.ndarray, workspace: Workspace, rows: int, first: int, end: int
-) -> None:
+def forward(layers: Array, parameters: Array, workspace: Workspace, rows: int, first: int, end: int) -> None:
     """Compute the outputs of layers ``first`` to ``end`` for the first ``rows`` rows of features."""
     hidden, ones = workspace.hidden, workspace.ones
     capacity = ones.shape[0]
@@ -142,13 +142,7 @@ def forward(
 
 @inline
 def backward(
-    layers: np.ndarray,
-    parameters: np.ndarray,
-    gradient: np.ndarray,
-    workspace: Workspace,
-    rows: int,
-    first: int,
-    end: int,
+    layers: Array, parameters: Array, gradient: Array, workspace: Workspace, rows: int, first: int, end: int
 ) -> None:
     """Turn the outputs' gradients in ``delta`` into the gradients of the parameters of these layers."""
     hidden, delta, ones = workspace.hidden, workspace.delta, workspace.ones
