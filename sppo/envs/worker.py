@@ -22,8 +22,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from sppo.envs.board import Board
-from sppo.envs.group import EnvGroup, made
+from sppo.envs.group import Board, EnvGroup, made
 from sppo.envs.mailbox import Mailbox
 
 #: NumPy's scalars, which infos are full of, pickle three times faster as plain numbers
@@ -133,14 +132,10 @@ class WorkerProcess:
         except (EOFError, OSError) as error:
             raise self._died() from error
 
-    def received(self) -> bytes:
-        """The answer to the last question, as it came; it can be had again until the next question."""
+    def answer(self) -> Any:
+        """What the call that was asked for last returned, or raised."""
         self.settle()
-        return self._mailbox.read()
-
-    def opened(self, answer: bytes) -> Any:
-        """What a call returned, or raised."""
-        result, text = pickle.loads(answer)
+        result, text = pickle.loads(self._mailbox.read())
         if text is not None:
             result.add_note(f"In {self._name}:\n{text}")
             raise result
@@ -150,7 +145,7 @@ class WorkerProcess:
         """Ask for the call of a method of :class:`EnvGroup`, and wait."""
         # Plain pickle would name what this program's script defines, and the worker does not have.
         self.ask(cloudpickle.dumps((method, args, kwargs)))
-        return self.opened(self.received())
+        return self.answer()
 
     def _died(self) -> WorkerError:
         try:

@@ -138,18 +138,6 @@ def test_an_interrupt(moment: str) -> None:
     signal.signal(signal.SIGINT, before)
 
 
-def test_questions_while_a_step_is_under_way() -> None:
-    env = make()
-    env.reset()
-    env.step_async(actions(e3=Counter.SLEEP))
-    large = np.arange(300_000)
-    for answer in env.env_method("echo", large, indices=[2, 3]):
-        np.testing.assert_array_equal(answer, large)
-    assert env.get_attr("steps", indices=3) == [1]
-    assert env.step_wait()[0].ravel().tolist() == [1] * 4
-    env.close()
-
-
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_steps_by_any_way(ordered: bool, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +165,10 @@ def test_waiting_for_a_step_that_was_not_begun_is_refused() -> None:
         env.step_wait()
     with pytest.raises(KeyError):
         env.step(actions(e0=Counter.FAIL))
+    with pytest.raises(RuntimeError, match="step_async"):
+        env.step_wait()
+    env.step_async(actions())
+    assert env.get_attr("steps", indices=3) == [2], "a question gives the step up that is under way"
     with pytest.raises(RuntimeError, match="step_async"):
         env.step_wait()
     env.close()
