@@ -8,6 +8,7 @@ write. So nothing is copied per update, and whoever reads or changes a parameter
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,12 @@ from stable_baselines3.common import distributions as upstream
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
 from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from sppo.engine import networks
 from sppo.engine.coverage import Unsupported, check_policy
 from sppo.engine.distributions import BERNOULLI, CATEGORICAL, GAUSSIAN
 from sppo.engine.kernels import Weights
-from sppo.engine.networks import Layout
+from sppo.engine.networks import ACTIVATION, IDENTITY, RELU, TANH, Layout
 
 _KINDS: dict[type[upstream.Distribution], int] = {
     upstream.DiagGaussianDistribution: GAUSSIAN,
@@ -34,21 +35,42 @@ _KINDS: dict[type[upstream.Distribution], int] = {
     maskable.MaskableMultiCategoricalDistribution: CATEGORICAL,
     maskable.MaskableBernoulliDistribution: CATEGORICAL,
 }
-_ACTIVATIONS: dict[type[nn.Module], int] = {nn.Tanh: networks.TANH, nn.ReLU: networks.RELU}
+_ACTIVATIONS: dict[type[nn.Module], int] = {nn.Tanh: TANH, nn.ReLU: RELU}
 
 
 def describe(policy: ActorCriticPolicy) -> Layout:
     """Read ``policy``; raise :class:`Unsupported` if it is more than the engine covers."""
     check_policy(policy)
-    table = _Table(policy, policy.features_dim)
-    policy_head = table.add_stack([*policy.mlp_extractor.policy_net, policy.action_net])
-    value_head = table.add_stack([*policy.mlp_extractor.value_net, policy.value_net])
+    parameters = list(policy.parameters())
+    starts = itertools.accumulate((parameter.numel() for parameter in parameters), initial=0)
+    places: dict[th.Tensor, int] = dict(zip(parameters, starts, strict=False))
+
+    def claim(parameter: th.Tensor) -> int:
+        """Where the parameter starts in the flat vector; each may be claimed once."""
+        if parameter not in places:
+            raise Unsupported("layers that share parameters")
+        return places.pop(parameter)
+
+    rows: list[list[int]] = []
+    networks, heads, column = policy.mlp_extractor, [], policy.features_dim
+    for stack in ([*networks.policy_net, policy.action_net], [*networks.value_net, policy.value_net]):
+        source, fresh = 0, False
+        for module in stack:
+            if fresh and type(module) in _ACTIVATIONS:
+                rows[-1][ACTIVATION], fresh = _ACTIVATIONS[type(module)], False
+            elif type(module) is nn.Linear and module.bias is not None:
+                widths, weight, bias = (module.in_features, module.out_features), module.weight, module.bias
+                rows.append([*widths, claim(weight), claim(bias), IDENTITY, column, source])
+                source, fresh, column = column, True, column + module.out_features
+            else:
+                raise Unsupported(f"a {type(module).__name__} layer in the networks")
+        heads.append(len(rows) - 1)
     kind, sizes = _distribution(policy)
-    heads = [policy_head, value_head, 0, 0]
-    if kind == GAUSSIAN:
-        log_std = table.claim(policy.log_std)
-        heads[2:] = log_std, log_std + policy.log_std.numel()
-    return Layout(table.finish(), np.array(heads, np.int64), kind, sizes)
+    log_std, width = (claim(policy.log_std), policy.log_std.numel()) if kind == GAUSSIAN else (0, 0)
+    if places:
+        raise Unsupported("parameters outside the policy's own networks")
+    heads += [log_std, log_std + width]
+    return Layout(np.array(rows, np.int64), np.array(heads, np.int64), kind, sizes)
 
 
 def features_of(
@@ -79,49 +101,6 @@ def features_of(
     return out
 
 
-class _Table:
-    """Collects rows for the table of layers while keeping track of whose parameters are whose."""
-
-    def __init__(self, policy: nn.Module, features: int) -> None:
-        self._places: dict[th.Tensor, int] = {}
-        place = 0
-        for parameter in policy.parameters():
-            self._places[parameter] = place
-            place += parameter.numel()
-        self._rows: list[list[int]] = []
-        #: where the next layer's outputs go
-        self._column = features
-
-    def claim(self, parameter: th.Tensor) -> int:
-        """Where the parameter starts in the flat vector; each may be claimed once."""
-        if parameter not in self._places:
-            raise Unsupported("layers that share parameters")
-        return self._places.pop(parameter)
-
-    def add_stack(self, modules: list[nn.Module]) -> int:
-        """Add linear layers and their activations, from the features on; returns the last one's number."""
-        source, fresh = 0, False
-        for module in modules:
-            activation = _ACTIVATIONS.get(type(module))
-            if activation is not None and fresh:
-                self._rows[-1][networks.ACTIVATION] = activation
-                fresh = False
-            elif type(module) is nn.Linear and module.bias is not None:
-                widths = module.in_features, module.out_features
-                places = self.claim(module.weight), self.claim(module.bias)
-                self._rows.append([*widths, *places, networks.IDENTITY, self._column, source])
-                source, fresh = self._column, True
-                self._column += module.out_features
-            else:
-                raise Unsupported(f"a {type(module).__name__} layer in the networks")
-        return len(self._rows) - 1
-
-    def finish(self) -> np.ndarray:
-        if self._places:
-            raise Unsupported("parameters outside the policy's own networks")
-        return np.array(self._rows, np.int64)
-
-
 def _distribution(policy: ActorCriticPolicy) -> tuple[int, np.ndarray]:
     distribution: Any = policy.action_dist
     kind, sizes = _KINDS.get(type(distribution)), []
@@ -137,18 +116,13 @@ class FlatMemory:
     """Flat views of a policy's parameters and, once an update asks for them, Adam's moments."""
 
     def __init__(self, policy: th.nn.Module) -> None:
-        self._parameters = list(policy.parameters())
-        size = sum(parameter.numel() for parameter in self._parameters)
-        flat, self._first, self._second = th.empty(size), th.zeros(size), th.zeros(size)
-        self._steps = th.zeros(len(self._parameters))
-        tensors = flat, th.zeros(size), self._first, self._second, self._steps
+        self._policy, self._parameters = policy, list(policy.parameters())
+        flat = parameters_to_vector(self._parameters).detach()
+        vector_to_parameters(flat, self._parameters)
+        self._moments, self._steps = th.zeros(2, len(flat)), th.zeros(len(self._parameters))
+        tensors = flat, th.zeros_like(flat), *self._moments, self._steps
         #: what the update kernel works on
         self.weights = Weights(*(tensor.numpy() for tensor in tensors))
-        with th.no_grad():
-            for parameter, view in zip(self._parameters, self._views(flat), strict=True):
-                view.copy_(parameter)
-                parameter.data = view
-        self._policy = policy
         self._children = [
             (module._modules, name, child)
             for module in policy.modules()
@@ -177,22 +151,16 @@ class FlatMemory:
                 return False
         return True
 
-    def _views(self, flat: th.Tensor) -> list[th.Tensor]:
-        sizes = [parameter.numel() for parameter in self._parameters]
-        pieces = flat.split(sizes)
-        return [
-            piece.view(parameter.shape) for piece, parameter in zip(pieces, self._parameters, strict=True)
-        ]
-
     def bind_optimizer(self, optimizer: th.optim.Optimizer) -> None:
         """Make the optimizer's moments and counts views of the flat ones.
 
         The counts too, so that compiled code moves them together with the weights: an interrupt comes
         before or after both.
         """
-        views = zip(*(self._views(flat) for flat in (self._first, self._second)), self._steps, strict=True)
-        for parameter, (first, second, step) in zip(self._parameters, views, strict=True):
+        moments = self._moments.split([parameter.numel() for parameter in self._parameters], dim=1)
+        for parameter, both, step in zip(self._parameters, moments, self._steps, strict=True):
             state = optimizer.state[parameter]
+            first, second = (moment.view_as(parameter) for moment in both)
             own = {"exp_avg": first, "exp_avg_sq": second, "step": step}
             for name, view in own.items():
                 if not state:

@@ -35,10 +35,7 @@ class WorkerVecEnv(VecEnv):
     """
 
     def __init__(
-        self,
-        env_fns: Sequence[EnvFn],
-        n_processes: int | None = None,
-        by_value: Sequence[ModuleType] = (),
+        self, env_fns: Sequence[EnvFn], n_processes: int | None = None, by_value: Sequence[ModuleType] = ()
     ) -> None:
         n_envs = len(env_fns)
         bounds = np.linspace(0, n_envs, min(n_processes or available_processes(), n_envs) + 1).round()

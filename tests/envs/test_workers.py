@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import sppo
-from sppo.envs import mailbox
+from sppo.envs import worker
 from sppo.envs.worker import WorkerError
 from sppo.envs.worker_vec_env import WorkerVecEnv
 from tests.envs.chain_env import Counter, Dice, Verbose
@@ -142,7 +142,7 @@ def test_an_interrupt(moment: str) -> None:
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_steps_by_any_way(ordered: bool, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """Processors of both kinds: infos of any length, actions as they were given."""
-    monkeypatch.setattr(mailbox, "ORDERED", ordered)
+    monkeypatch.setattr(worker, "ORDERED", ordered)
     env = make(cls=Verbose)
     env.reset()
     for step in range(1, 8):
