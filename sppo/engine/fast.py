@@ -228,10 +228,7 @@ class CompiledUpdate:
     def read_buffer(self) -> None:
         """Bring the buffer into the order of its own ``get`` and its arrays into the kernels' types."""
         policy, buffer, n_samples = self._model.policy, self._model.rollout_buffer, self._n_samples
-        if not buffer.generator_ready:
-            state = np.random.get_state()  # noqa: NPY002
-            next(buffer.get(1))
-            np.random.set_state(state)  # noqa: NPY002
+        _flatten(buffer)
         masks = getattr(buffer, "action_masks", np.zeros((n_samples, 0)))
         tables = (buffer.actions.reshape(n_samples, -1), masks.reshape(n_samples, masks.shape[-1]))
         columns = (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns)
@@ -269,3 +266,17 @@ def _segments(sizes: list[int], owners: np.ndarray) -> np.ndarray:
     changes = np.flatnonzero(np.diff(owners))
     starts = np.concatenate([[0], ends[changes]])
     return np.stack([starts, [*ends[changes], ends[-1]], owners[[*changes, len(owners) - 1]]], axis=1)
+
+
+def _flatten(buffer: RolloutBuffer) -> None:
+    if buffer.generator_ready:
+        return
+    names = ["actions", "values", "log_probs", "advantages", "returns"]
+    for name in [*names, "action_masks"] if hasattr(buffer, "action_masks") else names:
+        setattr(buffer, name, buffer.swap_and_flatten(getattr(buffer, name)))
+    seen = buffer.observations
+    if isinstance(seen, dict):
+        seen.update({key: buffer.swap_and_flatten(part) for key, part in seen.items()})
+    else:
+        buffer.observations = buffer.swap_and_flatten(seen)
+    buffer.generator_ready = True
