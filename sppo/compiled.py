@@ -1,22 +1,21 @@
 """Numba's ``njit`` with a cache on disk that knows every file a kernel is compiled from.
 
 Numba looks for a change in the function's own file alone, but what the function calls or reads from other
-files is part of the machine code too. Here machine code is kept under the contents of the function's file and
-of all files of this package that it imports, directly or not: after an edit, or an upgrade in place, it is
-compiled anew. It is kept where Numba keeps it: in ``NUMBA_CACHE_DIR`` if that is set, else in
-``__pycache__``, else in the user's cache directory. Where none of these can be written, nothing is kept.
+files is part of the machine code too. Here machine code is kept under the contents of all files that the
+kernels of a folder are made of: after an edit, or an upgrade in place, it is compiled anew. It is kept where
+Numba keeps it: in ``NUMBA_CACHE_DIR`` if that is set, else in ``__pycache__``, else in the user's cache
+directory. Where none of these can be written, nothing is kept.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import hashlib
 import inspect
 import pickle
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -44,13 +43,9 @@ def njit(*, cache: bool = True, **options: object) -> Callable[[Function], Funct
 
 
 def sources(path: Path) -> list[Path]:
-    """The file and all files of this package that it imports, directly or not."""
-    found, pending = set[Path](), {path.resolve()}
-    while pending:
-        current = pending.pop()
-        found.add(current)
-        pending |= _imported(current) - found
-    return sorted(found)
+    """What a kernel in this file is compiled from: files of its folder, of the surrogates, and this one."""
+    folders = path.resolve().parent, _PACKAGE / "surrogates"
+    return sorted({Path(__file__).resolve(), *(file for folder in folders for file in folder.glob("*.py"))})
 
 
 class _SourcesCache(FunctionCache):
@@ -87,27 +82,6 @@ def _stamp(path: Path) -> str:
     for file in sources(path):
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
-
-
-@functools.cache
-def _imported(path: Path) -> set[Path]:
-    """The files of this package that a file names in its import statements."""
-    files = set()
-    for name in _import_names(ast.parse(path.read_bytes())):
-        package, *parts = name.split(".")
-        if package == _PACKAGE.name:
-            place = _PACKAGE.joinpath(*parts)
-            files |= {file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()}
-    return files
-
-
-def _import_names(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 @functools.cache

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
+import pkgutil
 import shutil
 import subprocess
 import sys
@@ -10,8 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from numba.core.dispatcher import Dispatcher
 
 import sppo
+from sppo import engine, exact
 from sppo.compiled import sources
 
 PACKAGE = Path(sppo.__file__).parent
@@ -74,14 +79,20 @@ def test_an_edit_of_an_imported_kernel_is_compiled(package: Path) -> None:
     assert float(run(package).stdout) == 4.0
 
 
-def test_a_kernel_is_compiled_from_all_that_its_file_imports() -> None:
-    found = {file.relative_to(PACKAGE.resolve()).as_posix() for file in sources(PACKAGE / "exact/loops.py")}
-    assert {"exact/loops.py", "exact/evaluation.py", "compiled.py"} <= found
-    assert "exact/solver.py" not in found
-    found = {
-        file.relative_to(PACKAGE.resolve()).as_posix() for file in sources(PACKAGE / "engine/kernels.py")
-    }
-    assert {"engine/kernels.py", "engine/blas.py"} <= found
+def test_kernels_use_nothing_from_other_files_than_those() -> None:
+    found = set()
+    for room in (engine, exact):
+        for name in (f"{room.__name__}.{each.name}" for each in pkgutil.iter_modules(room.__path__)):
+            for kernel in vars(importlib.import_module(name)).values():
+                if not isinstance(kernel, Dispatcher):
+                    continue
+                found.add(kernel.__name__)
+                known = sources(Path(inspect.getfile(kernel.py_func)))
+                for used in inspect.getclosurevars(kernel.py_func).globals.values():
+                    home = inspect.getmodule(getattr(used, "py_func", used))
+                    if home is not None and home.__name__.startswith("sppo."):
+                        assert Path(str(home.__file__)).resolve() in known, (kernel, used)
+    assert {"run_epoch", "sample_actions", "forward"} <= found
 
 
 def test_numba_is_used_through_the_cache_that_knows_the_sources() -> None:

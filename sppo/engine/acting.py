@@ -8,23 +8,23 @@ from __future__ import annotations
 import numpy as np
 
 from sppo.engine.distributions import CATEGORICAL, GAUSSIAN, HALF_LOG_TWO_PI, divergence, normalise, race
-from sppo.engine.networks import COLUMN, Layout, Workspace, entry, forward
+from sppo.engine.networks import COLUMN, Array, Layout, Workspace, entry, forward
 
 _ZERO, _ONE, _HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
 
 
 @entry
 def sample_actions(
-    described: tuple[np.ndarray, np.ndarray, int, np.ndarray],
-    parameters: np.ndarray,
-    masks: np.ndarray,
-    noise: np.ndarray,
-    limits: np.ndarray,
-    scratch: tuple[np.ndarray, ...],
-    actions: np.ndarray,
-    clipped: np.ndarray,
-    log_probs: np.ndarray,
-    values: np.ndarray,
+    described: tuple[Array, Array, int, Array],
+    parameters: Array,
+    masks: Array,
+    noise: Array,
+    limits: Array,
+    scratch: tuple[Array, ...],
+    actions: Array,
+    clipped: Array,
+    log_probs: Array,
+    values: Array,
 ) -> None:
     """Draw an action for each row of the workspace's features, with its log-probability, and value the state.
 
@@ -38,7 +38,7 @@ def sample_actions(
     layout, workspace = Layout(*described), Workspace(*scratch)
     layers, heads, hidden = layout.layers, layout.heads, workspace.hidden
     rows, capacity, width = log_probs.shape[0], workspace.ones.shape[0], workspace.d_entropy.shape[0]
-    forward(layers, parameters, workspace.features, workspace, rows, 0, layers.shape[0])
+    forward(layers, parameters, workspace, rows, 0, layers.shape[0])
     policy, value = layers[heads[0], COLUMN] * capacity, layers[heads[1], COLUMN] * capacity
     for b in range(rows):
         out, action = hidden[policy + b * width : policy + (b + 1) * width], actions[b]
@@ -65,35 +65,30 @@ def sample_actions(
 
 @entry
 def policy_outputs(
-    layout: Layout,
-    parameters: np.ndarray,
-    features: np.ndarray,
-    masks: np.ndarray,
-    workspace: Workspace,
-    outputs: np.ndarray,
+    layout: Layout, parameters: Array, features: Array, masks: Array, workspace: Workspace, outputs: Array
 ) -> None:
     """Fill ``outputs``: each state's means, logits of coins, or log-probabilities of categorical choices.
 
     :param features: flat, as many rows as ``outputs`` has
     """
-    layers, last, n_out = layout.layers, layout.heads[0], outputs.shape[1]
+    layers, last, hidden, n_out = layout.layers, layout.heads[0], workspace.hidden, outputs.shape[1]
     capacity, width = workspace.ones.shape[0], features.shape[0] // outputs.shape[0]
     policy = layers[last, COLUMN] * capacity
     for start in range(0, outputs.shape[0], capacity):
         n = min(capacity, outputs.shape[0] - start)
-        forward(layers, parameters, features[start * width :], workspace, n, 0, last + 1)
+        for j in range(n * width):
+            hidden[j] = features[start * width + j]
+        forward(layers, parameters, workspace, n, 0, last + 1)
         for b in range(n):
             out = outputs[start + b]
             for j in range(n_out):
-                out[j] = workspace.hidden[policy + b * n_out + j]
+                out[j] = hidden[policy + b * n_out + j]
             if layout.kind == CATEGORICAL:
                 normalise(out, layout.sizes, masks[start + b])
 
 
 @entry
-def mean_divergence(
-    layout: Layout, new: np.ndarray, log_std: np.ndarray, old: np.ndarray, old_log_std: np.ndarray
-) -> float:
+def mean_divergence(layout: Layout, new: Array, log_std: Array, old: Array, old_log_std: Array) -> float:
     """KL(old || new), averaged over states; outputs as :func:`policy_outputs` gives them."""
     scratch = np.empty((2, new.shape[1]), np.float32)
     total = np.float64(0.0)

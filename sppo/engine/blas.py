@@ -1,16 +1,25 @@
-"""SciPy's single-precision matrix product, callable from compiled code on parts of flat arrays.
+"""SciPy's BLAS: its single-precision matrix product on parts of flat arrays, for compiled code; its threads.
 
 Numba's own ``np.dot`` reaches the same routine, but needs a view for every operand and several
 seconds to compile; this takes offsets and compiles at once. The routine is known to compiled code by
 name, so that code cached on disk finds it again in the next process.
+
+A minibatch of 64 through layers of 64 is microseconds of arithmetic; a second thread costs more in
+waiting than it saves, and its spinning slows down whatever else runs on the machine. Where products
+are large, the engine uses as many threads as PyTorch would (``OMP_NUM_THREADS`` and
+``torch.set_num_threads`` are obeyed).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import llvmlite.binding as llvm
-import scipy.linalg.cython_blas  # noqa: F401  (the module whose routine is looked up below)
+import scipy.linalg.cython_blas
+import torch as th
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -20,6 +29,9 @@ from numba.extending import get_cython_function_address, intrinsic
 
 _SYMBOL = "sppo_sgemm"
 llvm.add_symbol(_SYMBOL, get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
+
+#: multiply-adds of the largest product of a minibatch from which several threads are used
+LARGE_PRODUCT = 8_000_000
 
 _vector = types.Array(types.float32, 1, "C")
 
@@ -86,3 +98,32 @@ def _matmul(
 
 
 matmul: Callable[..., object] = intrinsic(_matmul)
+
+
+@functools.cache
+def _controls() -> tuple[Callable[[], int], Callable[[int], None]] | None:
+    """OpenBLAS's getter and setter of its number of threads; ``None`` if SciPy has another BLAS."""
+    try:
+        library = ctypes.CDLL(scipy.linalg.cython_blas.__file__)
+    except OSError:
+        return None
+    for prefix in ("scipy_openblas", "openblas"):
+        if hasattr(library, f"{prefix}_get_num_threads"):
+            return library[f"{prefix}_get_num_threads"], library[f"{prefix}_set_num_threads"]
+    return None
+
+
+@contextmanager
+def blas_threads(multiply_adds: int) -> Iterator[None]:
+    """Set the number of BLAS threads that suits products of this size; it is as before afterwards."""
+    controls = _controls()
+    if controls is None:
+        yield
+        return
+    read, write = controls
+    before = read()
+    write(th.get_num_threads() if multiply_adds >= LARGE_PRODUCT else 1)
+    try:
+        yield
+    finally:
+        write(before)

@@ -14,6 +14,8 @@ from types import FunctionType
 import torch as th
 from gymnasium import spaces
 from numba import config
+from sb3_contrib.common.maskable import policies as maskable
+from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, MaskableRolloutBuffer
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy, MultiInputActorCriticPolicy
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, MlpExtractor
@@ -23,9 +25,11 @@ from sppo.surrogates import Surrogate
 
 #: flags of Adam that change what it computes, and the value the kernels implement
 _PLAIN_ADAM = {"amsgrad": False, "maximize": False, "differentiable": False, "decoupled_weight_decay": False}
-_MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-_OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_POLICIES = (
+    *(ActorCriticPolicy, MultiInputActorCriticPolicy),
+    *(maskable.MaskableActorCriticPolicy, maskable.MaskableMultiInputActorCriticPolicy),
+)
+_BUFFERS = (RolloutBuffer, DictRolloutBuffer, MaskableRolloutBuffer, MaskableDictRolloutBuffer)
 _UPSTREAM = ("stable_baselines3.", "sb3_contrib.")
 
 
@@ -62,14 +66,9 @@ def check_surrogate(surrogate: Surrogate) -> None:
 
 def check_policy(policy: ActorCriticPolicy) -> None:
     """Only the plain multi-layer policies, on the processor, as Stable-Baselines3 makes them."""
-    from sb3_contrib.common.maskable import policies as maskable
-
     if config.DISABLE_JIT:  # type: ignore[attr-defined]
         raise Unsupported("a Numba that may not compile (NUMBA_DISABLE_JIT=1)")
-    if type(policy) not in (
-        *(ActorCriticPolicy, MultiInputActorCriticPolicy),
-        *(maskable.MaskableActorCriticPolicy, maskable.MaskableMultiInputActorCriticPolicy),
-    ):
+    if type(policy) not in _POLICIES:
         raise Unsupported(f"the policy class {type(policy).__name__}")
     if getattr(policy, "use_sde", False):
         raise Unsupported("generalized state-dependent exploration (use_sde=True)")
@@ -84,13 +83,12 @@ def check_policy(policy: ActorCriticPolicy) -> None:
             raise Unsupported(f"parameters of type {parameter.dtype}", changeable=True)
         if not parameter.requires_grad:
             raise Unsupported("frozen parameters (requires_grad=False)", changeable=True)
-        check_hooks(parameter, _PARAMETER_HOOKS, "parameters")
-    if any(getattr(torch_module, f"_global{hooks}") for hooks in _MODULE_HOOKS):
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise Unsupported("hooks on parameters", changeable=True)
+    if any(hooks for name, hooks in vars(torch_module).items() if name.endswith("_hooks")):
         raise Unsupported("hooks on all modules", changeable=True)
-    for module in policy.modules():
-        check_hooks(module, _MODULE_HOOKS, "modules")
-        check_pristine(module)
-    check_pristine(policy.action_dist)
+    for part in (*policy.modules(), policy.action_dist):
+        check_pristine(part)
 
 
 def _check_extractor(extractor: th.nn.Module, space: spaces.Space) -> None:
@@ -104,10 +102,7 @@ def _check_extractor(extractor: th.nn.Module, space: spaces.Space) -> None:
 
 def check_buffer(buffer: object) -> None:
     """Only upstream's own rollout buffers: another one's samples may not be what they look like."""
-    from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, MaskableRolloutBuffer
-
-    known = (RolloutBuffer, DictRolloutBuffer, MaskableRolloutBuffer, MaskableDictRolloutBuffer)
-    if type(buffer) not in known:
+    if type(buffer) not in _BUFFERS:
         raise Unsupported(f"the rollout buffer {type(buffer).__name__}")
     check_pristine(buffer)
 
@@ -129,7 +124,6 @@ def check_optimizer(
     own = list(policy.parameters())
     if len(own) != len(group["params"]) or any(a is not b for a, b in zip(own, group["params"], strict=True)):
         raise Unsupported("an optimizer over other parameters than the policy's", changeable=True)
-    check_hooks(optimizer, _OPTIMIZER_HOOKS, "the optimizer")
     check_pristine(optimizer)
     for half in halves:
         steps = {float(optimizer.state[one]["step"]) if optimizer.state.get(one) else 0.0 for one in half}
@@ -138,18 +132,14 @@ def check_optimizer(
             raise Unsupported("parameters that have taken different numbers of optimizer steps")
 
 
-def check_hooks(owner: object, names: tuple[str, ...], where: str) -> None:
-    """Nothing registered to be called in between."""
-    if any(getattr(owner, name, None) for name in names):
-        raise Unsupported(f"hooks on {where}", changeable=True)
-
-
 def check_pristine(instance: object) -> None:
-    """Every method is its class's own: none was replaced on the instance, nor on upstream's classes."""
+    """Every method is its class's own, replaced neither on the instance nor on upstream's classes."""
     cls = type(instance)
-    for name in vars(instance):
+    for name, value in vars(instance).items():
         if callable(getattr(cls, name, None)):
             raise Unsupported(f"the method {name} of this {cls.__name__}", changeable=True)
+        if name.endswith("_hooks") and value:
+            raise Unsupported(f"hooks on a {cls.__name__}", changeable=True)
     if replaced := _patched(cls):
         raise Unsupported(f"the method {replaced}, which was replaced", changeable=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sppo.engine.networks import inline
+from sppo.engine.networks import Array, inline
 
 GAUSSIAN, CATEGORICAL, BERNOULLI = range(3)
 
@@ -15,9 +15,7 @@ _FORBIDDEN = np.float32(-1e8)
 
 
 @inline
-def gaussian(
-    out: np.ndarray, action: np.ndarray, log_std: np.ndarray, score: np.ndarray
-) -> tuple[np.float32, np.float32]:
+def gaussian(out: Array, action: Array, log_std: Array, score: Array) -> tuple[np.float32, np.float32]:
     """Log-probability and entropy of one action; ``score`` becomes the derivative by the mean."""
     log_prob, entropy = _ZERO, _ZERO
     for j in range(out.shape[0]):
@@ -31,38 +29,22 @@ def gaussian(
 
 @inline
 def categorical(
-    out: np.ndarray,
-    action: np.ndarray,
-    sizes: np.ndarray,
-    mask: np.ndarray,
-    score: np.ndarray,
-    d_entropy: np.ndarray,
+    out: Array, action: Array, sizes: Array, mask: Array, score: Array, d_entropy: Array
 ) -> tuple[np.float32, np.float32]:
     """As :func:`gaussian` for independent categorical choices; ``mask`` is empty if all are allowed."""
     log_prob, entropy = _ZERO, _ZERO
-    masked = mask.shape[0] > 0
     start = 0
     for i in range(sizes.shape[0]):
         end = start + sizes[i]
-        top = np.float32(-np.inf)
+        log_total, own = _log_total(out, mask, start, end), _ZERO
         for j in range(start, end):
-            logit = _FORBIDDEN if masked and mask[j] == _ZERO else out[j]
-            top = logit if logit > top else top
-        total = _ZERO
-        for j in range(start, end):
-            logit = _FORBIDDEN if masked and mask[j] == _ZERO else out[j]
-            total += np.exp(logit - top)
-        log_total = np.log(total) + top
-        own = _ZERO
-        for j in range(start, end):
-            allowed = not masked or mask[j] != _ZERO
-            log_p = (out[j] if allowed else _FORBIDDEN) - log_total
+            log_p = out[j] - log_total
+            p = np.exp(log_p)
             chosen = start + np.int64(action[i]) == j
-            p = np.exp(log_p) if allowed else _ZERO
             if chosen:
                 log_prob += log_p
             # A forbidden action's logit is a constant: it has no derivative and counts as certain.
-            score[j] = (_ONE if chosen and allowed else _ZERO) - p
+            score[j] = (_ONE if chosen and (mask.shape[0] == 0 or mask[j] != _ZERO) else _ZERO) - p
             d_entropy[j] = p
             own -= p * log_p if p > _ZERO else _ZERO
         for j in range(start, end):
@@ -74,9 +56,19 @@ def categorical(
 
 
 @inline
-def bernoulli(
-    out: np.ndarray, action: np.ndarray, score: np.ndarray, d_entropy: np.ndarray
-) -> tuple[np.float32, np.float32]:
+def _log_total(out: Array, mask: Array, start: int, end: int) -> np.float32:
+    """What one choice's logits are normalised by; those of forbidden actions are set first."""
+    top, total = np.float32(-np.inf), _ZERO
+    for j in range(start, end):
+        out[j] = _FORBIDDEN if mask.shape[0] > 0 and mask[j] == _ZERO else out[j]
+        top = out[j] if out[j] > top else top
+    for j in range(start, end):
+        total += np.exp(out[j] - top)
+    return np.log(total) + top
+
+
+@inline
+def bernoulli(out: Array, action: Array, score: Array, d_entropy: Array) -> tuple[np.float32, np.float32]:
     """As :func:`gaussian` for independent coins, ``out`` being the logits of 1."""
     log_prob, entropy = _ZERO, _ZERO
     for j in range(out.shape[0]):
@@ -92,35 +84,28 @@ def bernoulli(
 
 
 @inline
-def normalise(out: np.ndarray, sizes: np.ndarray, mask: np.ndarray) -> None:
+def normalise(out: Array, sizes: Array, mask: Array) -> None:
     """Turn logits into log-probabilities, for each categorical choice."""
-    masked = mask.shape[0] > 0
     start = 0
     for i in range(sizes.shape[0]):
         end = start + sizes[i]
-        top, total = np.float32(-np.inf), _ZERO
+        log_total = _log_total(out, mask, start, end)
         for j in range(start, end):
-            out[j] = _FORBIDDEN if masked and mask[j] == _ZERO else out[j]
-            top = out[j] if out[j] > top else top
-        for j in range(start, end):
-            total += np.exp(out[j] - top)
-        top += np.log(total)
-        for j in range(start, end):
-            out[j] -= top
+            out[j] -= log_total
         start = end
 
 
 @inline
 def divergence(
     kind: int,
-    sizes: np.ndarray,
-    out: np.ndarray,
-    log_std: np.ndarray,
-    old: np.ndarray,
-    old_log_std: np.ndarray,
+    sizes: Array,
+    out: Array,
+    log_std: Array,
+    old: Array,
+    old_log_std: Array,
     forward: bool,
-    slope: np.ndarray,
-    log_std_slope: np.ndarray,
+    slope: Array,
+    log_std_slope: Array,
 ) -> np.float32:
     """KL(old || new) of one state's distributions if ``forward``, else KL(new || old), with its derivatives.
 
@@ -171,13 +156,7 @@ def _softplus(x: np.float32) -> np.float32:
 
 @inline
 def race(
-    out: np.ndarray,
-    sizes: np.ndarray,
-    mask: np.ndarray,
-    noise: np.ndarray,
-    row: int,
-    rows: int,
-    action: np.ndarray,
+    out: Array, sizes: Array, mask: Array, noise: Array, row: int, rows: int, action: Array
 ) -> np.float32:
     """Choose whose exponential clock, running at the choice's probability, rings first.
 

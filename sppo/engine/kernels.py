@@ -9,16 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sppo.engine.distributions import (
-    CATEGORICAL,
-    GAUSSIAN,
-    bernoulli,
-    categorical,
-    divergence,
-    gaussian,
-    normalise,
-)
-from sppo.engine.networks import COLUMN, Layout, Workspace, backward, entry, forward, inline
+from sppo.engine import distributions
+from sppo.engine.distributions import CATEGORICAL, GAUSSIAN
+from sppo.engine.networks import COLUMN, Array, Layout, Workspace, backward, clip, entry, forward, inline
 from sppo.surrogates import Slope
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
@@ -38,11 +31,17 @@ class Objective(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """Who is trained, see :class:`sppo.algorithms.trust_region.Halves`; together, all are the actor's."""
+    """Who is trained, see :class:`sppo.algorithms.trust_region.Halves`; together, all are the actor's.
+
+    :param owners: whose each of the policy's tensors is: 0 for the actor's, 1 for the critic's
+    :param segments: where in the parameters whose are: ``START``, ``END`` and ``OWNER`` in each row
+    """
 
     apart: bool
     actor: bool
     critic: bool
+    owners: Array
+    segments: Array
 
 
 class Adam(NamedTuple):
@@ -60,29 +59,23 @@ class Adam(NamedTuple):
 class Rollout(NamedTuple):
     """What was collected, one row per sample."""
 
-    observations: np.ndarray
-    actions: np.ndarray
-    masks: np.ndarray
-    values: np.ndarray
-    log_probs: np.ndarray
-    advantages: np.ndarray
-    returns: np.ndarray
+    observations: Array
+    actions: Array
+    masks: Array
+    values: Array
+    log_probs: Array
+    advantages: Array
+    returns: Array
 
 
 class Weights(NamedTuple):
     """The parameters, all flat, and what Adam keeps of them: two moments, and a count of steps per tensor."""
 
-    parameters: np.ndarray
-    gradient: np.ndarray
-    first: np.ndarray
-    second: np.ndarray
-    steps: np.ndarray
-
-
-@inline
-def _clip(x: float, low: float, high: float) -> float:
-    x = high if x > high else x
-    return low if x < low else x
+    parameters: Array
+    gradient: Array
+    first: Array
+    second: Array
+    steps: Array
 
 
 @inline
@@ -90,12 +83,12 @@ def _surrogate(slope: Slope, log_ratio: float, ratio: float, advantage: float) -
     """Objective, its derivative by the log-ratio, and the estimated divergence of one sample (float64)."""
     if slope.use_softmax:
         distance, value, rise = log_ratio, advantage * log_ratio, advantage
-        clipped = advantage * _clip(log_ratio, -slope.below, slope.above)
+        clipped = advantage * clip(log_ratio, -slope.below, slope.above)
         estimate, d_estimate = -log_ratio, -1.0
     else:
         excess = ratio - 1.0
         distance, value, rise = excess, advantage * ratio, advantage * ratio
-        clipped = advantage * (1.0 + _clip(excess, -slope.below, slope.above))
+        clipped = advantage * (1.0 + clip(excess, -slope.below, slope.above))
         estimate, d_estimate = ratio * log_ratio - excess, ratio * log_ratio
     if (distance > slope.above or distance < -slope.below) and (slope.two_sided or clipped < value):
         value, rise = clipped, 0.0
@@ -106,7 +99,7 @@ def _surrogate(slope: Slope, log_ratio: float, ratio: float, advantage: float) -
 
 
 @inline
-def _moments(values: np.ndarray, rows: np.ndarray) -> tuple[float, float]:
+def _moments(values: Array, rows: Array) -> tuple[float, float]:
     """Mean and sample standard deviation of the values at ``rows``."""
     total, squares = 0.0, 0.0
     for b in range(rows.shape[0]):
@@ -122,20 +115,20 @@ def _moments(values: np.ndarray, rows: np.ndarray) -> tuple[float, float]:
 def _actor_loss(
     layout: Layout,
     objective: Objective,
-    log_std: np.ndarray,
-    out: np.ndarray,
-    rows: np.ndarray,
+    weights: Weights,
+    rows: Array,
     data: Rollout,
-    old: tuple[np.ndarray, np.ndarray] | None,
-    d_out: np.ndarray,
-    d_log_std: np.ndarray,
+    old: tuple[Array, Array] | None,
     workspace: Workspace,
     measured: np.record,
 ) -> None:
     """Fill the policy's gradients and ``measured`` for the samples numbered ``rows``."""
-    kind, sizes, surrogate = layout.kind, layout.sizes, objective.slope
+    kind, sizes, heads, surrogate = layout.kind, layout.sizes, layout.heads, objective.slope
+    log_std, d_log_std = weights.parameters[heads[2] : heads[3]], weights.gradient[heads[2] : heads[3]]
     d_entropy, towards, towards_std = workspace.d_entropy, workspace.towards, workspace.towards_std
     count, width = rows.shape[0], d_entropy.shape[0]
+    policy = layout.layers[heads[0], COLUMN] * workspace.ones.shape[0]
+    out, d_out = workspace.hidden[policy:], workspace.delta[policy:]
     scale, offset = 1.0, 0.0
     if objective.normalize_advantage and count > 1:
         offset, deviation = _moments(data.advantages, rows)
@@ -149,11 +142,11 @@ def _actor_loss(
         mean, score = out[b * width : (b + 1) * width], d_out[b * width : (b + 1) * width]
         action, mask = data.actions[i], data.masks[i]
         if kind == GAUSSIAN:
-            log_prob, entropy = gaussian(mean, action, log_std, score)
+            log_prob, entropy = distributions.gaussian(mean, action, log_std, score)
         elif kind == CATEGORICAL:
-            log_prob, entropy = categorical(mean, action, sizes, mask, score, d_entropy)
+            log_prob, entropy = distributions.categorical(mean, action, sizes, mask, score, d_entropy)
         else:
-            log_prob, entropy = bernoulli(mean, action, score, d_entropy)
+            log_prob, entropy = distributions.bernoulli(mean, action, score, d_entropy)
         log_ratio = np.float64(log_prob) - np.float64(data.log_probs[i])
         ratio = np.exp(log_ratio)
         advantage = (data.advantages[i] - offset) * scale
@@ -168,9 +161,9 @@ def _actor_loss(
         # Compiled only if there is an old policy to measure by: most trainings have none.
         if old is not None:
             if kind == CATEGORICAL:
-                normalise(mean, sizes, mask)
+                distributions.normalise(mean, sizes, mask)
             distance = np.float64(
-                divergence(
+                distributions.divergence(
                     *(kind, sizes, mean, log_std, old[0][i], old[1]),
                     *(surrogate.use_softmax, towards, towards_std),
                 )
@@ -192,19 +185,21 @@ def _actor_loss(
 
 @inline
 def _critic_loss(
+    layout: Layout,
     objective: Objective,
-    values: np.ndarray,
-    rows: np.ndarray,
+    rows: Array,
     data: Rollout,
-    d_values: np.ndarray,
+    workspace: Workspace,
     measured: np.record,
 ) -> None:
     """Fill the values' gradients and ``measured`` for the samples numbered ``rows``."""
     count, limit = rows.shape[0], objective.clip_range_vf
+    value = layout.layers[layout.heads[1], COLUMN] * workspace.ones.shape[0]
+    values, d_values = workspace.hidden[value:], workspace.delta[value:]
     for b in range(count):
         i = rows[b]
         change = np.float64(values[b]) - np.float64(data.values[i])
-        error = data.values[i] + _clip(change, -limit, limit) - data.returns[i]
+        error = data.values[i] + clip(change, -limit, limit) - data.returns[i]
         measured.value_loss += error * error
         inside = change <= limit and change >= -limit
         d_values[b] = np.float32(2.0 * objective.vf_coef * error / count) if inside else _ZERO
@@ -235,7 +230,7 @@ def _measure(
 
 
 @inline
-def _squares(gradient: np.ndarray, segments: np.ndarray, owner: int) -> np.float32:
+def _squares(gradient: Array, segments: Array, owner: int) -> np.float32:
     """The gradient's squared norm, in one half's segments."""
     total = _ZERO
     for s in range(segments.shape[0]):
@@ -247,16 +242,9 @@ def _squares(gradient: np.ndarray, segments: np.ndarray, owner: int) -> np.float
 
 
 @inline
-def _adam(
-    adam: Adam,
-    lr: float,
-    norm: float,
-    weights: Weights,
-    segments: np.ndarray,
-    owners: np.ndarray,
-    owner: int,
-) -> None:
+def _adam(adam: Adam, lr: float, norm: float, weights: Weights, trained: Trained, owner: int) -> None:
     """Clip the norm of one half's gradient and take one step of Adam with it."""
+    owners, segments = trained.owners, trained.segments
     step = 1.0
     for k in range(owners.shape[0]):
         if owners[k] == owner:
@@ -291,74 +279,52 @@ def run_epoch(
     objective: Objective,
     adam: Adam,
     trained: Trained,
-    segments: np.ndarray,
-    owners: np.ndarray,
-    order: np.ndarray,
+    order: Array,
     data: Rollout,
-    old: tuple[np.ndarray, np.ndarray] | None,
+    old: tuple[Array, Array] | None,
     weights: Weights,
     workspace: Workspace,
-    measured: np.ndarray,
+    measured: Array,
 ) -> tuple[int, int, bool]:
     """One pass over the samples in ``order``, in minibatches of the workspace's size.
 
-    :param segments: where in the parameters whose are: ``START``, ``END`` and ``OWNER`` in each row
-    :param owners: whose each of the policy's tensors is: 0 for the actor's, 1 for the critic's
     :param old: the old policy's outputs and log standard deviations, if the divergence from it is exact
     :param measured: one record per minibatch, zero before, see :data:`~sppo.engine.measurements.MEASUREMENTS`
     :return: minibatches looked at, minibatches skipped because their loss or gradient was not finite,
         and whether the pass came to its end, not to ``kl_limit``
     """
-    layers, heads = layout.layers, layout.heads
-    parameters, gradient = weights.parameters, weights.gradient
-    hidden, delta = workspace.hidden, workspace.delta
-    capacity, width = workspace.ones.shape[0], data.observations.shape[1]
-    n_out = workspace.d_entropy.shape[0]
-    n_std = n_out if layout.kind == GAUSSIAN else 0
-    log_std = parameters[heads[2] : heads[2] + n_std]
-    d_log_std = gradient[heads[2] : heads[2] + n_std]
-    policy, value = layers[heads[0], COLUMN] * capacity, layers[heads[1], COLUMN] * capacity
-    first = 0 if trained.actor else heads[0] + 1
-    last = layers.shape[0] if trained.critic else heads[0] + 1
+    layers, parameters, gradient = layout.layers, weights.parameters, weights.gradient
+    capacity, width, actor_end = workspace.ones.shape[0], data.observations.shape[1], layout.heads[0] + 1
+    first, last = 0 if trained.actor else actor_end, layers.shape[0] if trained.critic else actor_end
     squares, rates = np.zeros(2, np.float32), np.array([adam.lr, adam.critic_lr])
     takes_steps = np.array([trained.actor, trained.apart and trained.critic])
     count, skipped = 0, 0
     for start in range(0, order.shape[0], capacity):
-        end = start + capacity
-        rows = order[start : end if end < order.shape[0] else order.shape[0]]
+        rows, seen = order[start : min(start + capacity, order.shape[0])], measured[count]
         n = rows.shape[0]
         for b in range(n):
-            source, target = data.observations[rows[b]], workspace.features[b * width : (b + 1) * width]
+            source, target = data.observations[rows[b]], workspace.hidden[b * width : (b + 1) * width]
             for j in range(width):
                 target[j] = source[j]
-        forward(layers, parameters, workspace.features, workspace, n, first, last)
+        forward(layers, parameters, workspace, n, first, last)
         if trained.actor:
-            _actor_loss(
-                *(layout, objective, log_std, hidden[policy : policy + n * n_out], rows, data, old),
-                *(delta[policy : policy + n * n_out], d_log_std, workspace, measured[count]),
-            )
+            _actor_loss(layout, objective, weights, rows, data, old, workspace, seen)
         if trained.critic:
-            values, d_values = hidden[value : value + n], delta[value : value + n]
-            _critic_loss(objective, values, rows, data, d_values, measured[count])
-        loss = (
-            measured[count].policy_loss
-            + objective.ent_coef * measured[count].entropy_loss
-            + objective.vf_coef * measured[count].value_loss
-        )
-        measured[count].loss = loss
-        too_far = measured[count].approx_kl > objective.kl_limit
+            _critic_loss(layout, objective, rows, data, workspace, seen)
+        actor_loss = seen.policy_loss + objective.ent_coef * seen.entropy_loss
+        seen.loss = loss = actor_loss + objective.vf_coef * seen.value_loss
         count += 1
-        if too_far:
+        if seen.approx_kl > objective.kl_limit:
             return count, skipped, False
         backward(layers, parameters, gradient, workspace, n, first, last)
         for owner in range(2):
-            squares[owner] = _squares(gradient, segments, owner) if takes_steps[owner] else _ZERO
+            squares[owner] = _squares(gradient, trained.segments, owner) if takes_steps[owner] else _ZERO
         # Not what is no number, nor infinite; a compiler that may reorder sums cannot simplify this.
         if squares[0] <= _LARGEST and squares[1] <= _LARGEST and abs(loss) <= _LARGEST:
             for owner in range(2):
                 if takes_steps[owner]:
-                    lr, norm = rates[owner], np.sqrt(np.float64(squares[owner]))
-                    _adam(adam, lr, norm, weights, segments, owners, owner)
+                    norm = np.sqrt(np.float64(squares[owner]))
+                    _adam(adam, rates[owner], norm, weights, trained, owner)
         else:
             skipped += 1
     return count, skipped, True

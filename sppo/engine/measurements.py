@@ -17,8 +17,6 @@ COMMON = (
 )
 #: the same and the compiled family's own, by name
 MEASUREMENTS = np.dtype([(name, np.float64) for name in (*COMMON, "divergence")])
-#: those of the critic, and of whoever is trained; all others are the actor's
-_OF_CRITIC, _OF_BOTH = ("value_loss",), ("loss",)
 
 
 class UpdateStatistics:
@@ -90,8 +88,8 @@ class UpdateStatistics:
         actor, critic, last = (
             rows * finite if (rows * finite).any() else rows for rows in (actor, critic, last)
         )
-        rows_of = {**dict.fromkeys(COMMON, actor), **dict.fromkeys(_OF_CRITIC, critic)}
-        rows_of |= {**dict.fromkeys(_OF_BOTH, np.maximum(actor, critic)), "approx_kl": last * actor}
+        rows_of = {**dict.fromkeys(COMMON, actor), "approx_kl": last * actor}
+        rows_of |= {"value_loss": critic, "loss": np.maximum(actor, critic)}
         columns = {name: table[rows_of[name] > 0, k] for k, name in enumerate(COMMON)}
         result = {name: float(column.mean()) if len(column) else math.nan for name, column in columns.items()}
         result["loss"] = float(columns["loss"][-1])

@@ -3,13 +3,13 @@
 The matrix products go to BLAS; everything else is plain loops that LLVM turns into vector instructions.
 
 Arrays are float32 unless said otherwise. The table has one row per layer with the columns below, in an order
-in which a layer comes after its source:
+in which a layer comes after the one that it reads:
 
-- ``SOURCE``: the layer it reads, or -1 for the features
 - ``FAN_IN``, ``FAN_OUT``: its widths
 - ``WEIGHT``, ``BIAS``: where its weights (``FAN_OUT`` x ``FAN_IN``) and biases start in the parameters
 - ``ACTIVATION``: ``IDENTITY``, ``TANH`` or ``RELU``
-- ``COLUMN``: sum of the widths of the layers before it, its place in the workspaces
+- ``COLUMN``: its place in the workspaces: the width of the features and of the layers before it
+- ``SOURCE``: the place of what it reads, 0 for the features
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ import numpy as np
 from sppo.compiled import njit
 from sppo.engine.blas import matmul
 
-SOURCE, FAN_IN, FAN_OUT, WEIGHT, BIAS, ACTIVATION, COLUMN = range(7)
+Array = np.ndarray
+
+FAN_IN, FAN_OUT, WEIGHT, BIAS, ACTIVATION, COLUMN, SOURCE = range(7)
 IDENTITY, TANH, RELU = range(3)
 
+_EXACT: dict[str, object] = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
 # No assumption that numbers are finite: a NaN must arrive at the gradient's norm to be noticed there.
-_OPTIONS: dict[str, object] = {
-    "fastmath": {"contract", "reassoc", "arcp", "nsz", "afn"},
-    "error_model": "numpy",
-    "nogil": True,
-    "no_cfunc_wrapper": True,
-}
+_FAST: dict[str, object] = {**_EXACT, "fastmath": {"contract", "reassoc", "arcp", "nsz", "afn"}}
 # Called from compiled code only: what Python would need to call them takes time to compile.
-inline = njit(**{**_OPTIONS, "no_cpython_wrapper": True}, cache=False)
-entry = njit(**_OPTIONS, cache=True)
+inline, exact_inline = (
+    njit(**{**options, "no_cpython_wrapper": True}, cache=False) for options in (_FAST, _EXACT)
+)
+entry = njit(**_FAST, cache=True)
+#: strictly in the written order of operations, so that results are Stable-Baselines3's
+exact = njit(**_EXACT, cache=True)
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
@@ -50,34 +52,32 @@ _Q3, _Q4 = np.float32(0.0003256600784241504), np.float32(7.55360700206687e-07)
 class Workspace(NamedTuple):
     """Scratch memory for minibatches of at most as many samples as there are ``ones``.
 
-    :param features: what the first layers read
-    :param hidden: the outputs of all layers
+    :param hidden: the features, and the outputs of all layers
     :param delta: the gradients of ``hidden``
     :param d_entropy: as many numbers as the policy has outputs, and so ``towards`` and ``towards_std``
     """
 
-    features: np.ndarray
-    hidden: np.ndarray
-    delta: np.ndarray
-    ones: np.ndarray
-    d_entropy: np.ndarray
-    towards: np.ndarray
-    towards_std: np.ndarray
+    hidden: Array
+    delta: Array
+    ones: Array
+    d_entropy: Array
+    towards: Array
+    towards_std: Array
 
 
 class Layout(NamedTuple):
     """A policy's networks.
 
     :param layers: the table of layers
-    :param heads: last layer of the policy, last layer of the value function, start of ``log_std``
+    :param heads: last layer of the policy, last layer of the value function, start and end of ``log_std``
     :param kind: the action distribution
     :param sizes: number of choices of each categorical action
     """
 
-    layers: np.ndarray
-    heads: np.ndarray
+    layers: Array
+    heads: Array
     kind: int
-    sizes: np.ndarray
+    sizes: Array
 
     @property
     def n_features(self) -> int:
@@ -89,16 +89,21 @@ class Layout(NamedTuple):
         """Width of the policy's last layer."""
         return int(self.layers[self.heads[0], FAN_OUT])
 
+    def multiply_adds(self, rows: int) -> int:
+        """How large the largest matrix product for ``rows`` samples is."""
+        return rows * int((self.layers[:, FAN_IN] * self.layers[:, FAN_OUT]).max())
+
     def workspace(self, rows: int) -> Workspace:
         """Scratch memory for minibatches of up to ``rows`` samples."""
-        width = int(self.layers[:, FAN_OUT].sum())
-        return Workspace(
-            np.zeros(rows * self.n_features, np.float32),
-            np.zeros(rows * width, np.float32),
-            np.zeros(rows * width, np.float32),
-            np.ones(rows, np.float32),
-            *np.zeros((3, self.n_outputs), np.float32),
-        )
+        size = rows * (self.n_features + int(self.layers[:, FAN_OUT].sum()))
+        hidden, delta = np.zeros((2, size), np.float32)
+        return Workspace(hidden, delta, np.ones(rows, np.float32), *np.zeros((3, self.n_outputs), np.float32))
+
+
+@inline
+def clip(x: float, low: float, high: float) -> float:
+    x = high if x > high else x
+    return low if x < low else x
 
 
 @inline
@@ -111,38 +116,21 @@ def _tanh(x: np.float32) -> np.float32:
     return x * (p / q)
 
 
-@njit(**_OPTIONS, cache=False)
-def tanh_of(values: np.ndarray) -> np.ndarray:
-    """The networks' tanh of each element of a flat float32 array."""
-    out = np.empty_like(values)
-    for j in range(values.shape[0]):
-        out[j] = _tanh(values[j])
-    return out
-
-
 @inline
-def forward(
-    layers: np.ndarray,
-    parameters: np.ndarray,
-    features: np.ndarray,
-    workspace: Workspace,
-    rows: int,
-    first: int,
-    end: int,
-) -> None:
-    """Fill ``hidden`` with the outputs of layers ``first`` to ``end`` for ``rows`` rows of ``features``."""
+def forward(layers: Array, parameters: Array, workspace: Workspace, rows: int, first: int, end: int) -> None:
+    """Compute the outputs of layers ``first`` to ``end`` for the first ``rows`` rows of features."""
     hidden, ones = workspace.hidden, workspace.ones
     capacity = ones.shape[0]
     for k in range(first, end):
-        width, fan_in, source = layers[k, FAN_OUT], layers[k, FAN_IN], layers[k, SOURCE]
-        start = layers[k, COLUMN] * capacity
-        weight = layers[k, WEIGHT]
-        matmul(ones, 0, False, parameters, layers[k, BIAS], False, hidden, start, rows, width, 1, _ZERO)
-        if source < 0:
-            matmul(features, 0, False, parameters, weight, True, hidden, start, rows, width, fan_in, _ONE)
-        else:
-            read = layers[source, COLUMN] * capacity
-            matmul(hidden, read, False, parameters, weight, True, hidden, start, rows, width, fan_in, _ONE)
+        width, fan_in, bias, weight = (
+            layers[k, FAN_OUT],
+            layers[k, FAN_IN],
+            layers[k, BIAS],
+            layers[k, WEIGHT],
+        )
+        start, read = layers[k, COLUMN] * capacity, layers[k, SOURCE] * capacity
+        matmul(ones, 0, False, parameters, bias, False, hidden, start, rows, width, 1, _ZERO)
+        matmul(hidden, read, False, parameters, weight, True, hidden, start, rows, width, fan_in, _ONE)
         out = hidden[start : start + rows * width]
         if layers[k, ACTIVATION] == TANH:
             for j in range(out.shape[0]):
@@ -154,35 +142,27 @@ def forward(
 
 @inline
 def backward(
-    layers: np.ndarray,
-    parameters: np.ndarray,
-    gradient: np.ndarray,
-    workspace: Workspace,
-    rows: int,
-    first: int,
-    end: int,
+    layers: Array, parameters: Array, gradient: Array, workspace: Workspace, rows: int, first: int, end: int
 ) -> None:
     """Turn the outputs' gradients in ``delta`` into the gradients of the parameters of these layers."""
     hidden, delta, ones = workspace.hidden, workspace.delta, workspace.ones
     capacity = ones.shape[0]
     for k in range(end - 1, first - 1, -1):
-        width, fan_in, source = layers[k, FAN_OUT], layers[k, FAN_IN], layers[k, SOURCE]
-        start = layers[k, COLUMN] * capacity
-        weight = layers[k, WEIGHT]
-        out = hidden[start : start + rows * width]
-        d_out = delta[start : start + rows * width]
+        width, fan_in, bias, weight = (
+            layers[k, FAN_OUT],
+            layers[k, FAN_IN],
+            layers[k, BIAS],
+            layers[k, WEIGHT],
+        )
+        start, read = layers[k, COLUMN] * capacity, layers[k, SOURCE] * capacity
+        out, d_out = hidden[start : start + rows * width], delta[start : start + rows * width]
         if layers[k, ACTIVATION] == TANH:
             for j in range(out.shape[0]):
                 d_out[j] *= _ONE - out[j] * out[j]
         elif layers[k, ACTIVATION] == RELU:
             for j in range(out.shape[0]):
                 d_out[j] = d_out[j] if out[j] > _ZERO else _ZERO
-        matmul(ones, 0, False, delta, start, False, gradient, layers[k, BIAS], 1, width, rows, _ZERO)
-        if source < 0:
-            matmul(
-                delta, start, True, workspace.features, 0, False, gradient, weight, width, fan_in, rows, _ZERO
-            )
-            continue
-        read = layers[source, COLUMN] * capacity
+        matmul(ones, 0, False, delta, start, False, gradient, bias, 1, width, rows, _ZERO)
         matmul(delta, start, True, hidden, read, False, gradient, weight, width, fan_in, rows, _ZERO)
-        matmul(delta, start, False, parameters, weight, False, delta, read, rows, fan_in, width, _ZERO)
+        if read > 0:
+            matmul(delta, start, False, parameters, weight, False, delta, read, rows, fan_in, width, _ZERO)

@@ -12,8 +12,8 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from sppo.engine import bookkeeping
 from sppo.engine.coverage import Unsupported, check_pristine
+from sppo.engine.networks import clip, exact, exact_inline
 
 
 def stepper(env: VecEnv) -> Callable[[np.ndarray], VecEnvStepReturn]:
@@ -79,10 +79,10 @@ def _normalize(
     for rms, column in zip(statistics, columns, strict=True):
         moments[0, column], moments[1, column] = rms.mean.ravel(), rms.var.ravel()
         moments[2, column] = rms.count
-    moments[0, -1], moments[1, -1], moments[2, -1] = ret_rms.mean, ret_rms.var, ret_rms.count
+    moments[:, -1] = ret_rms.mean, ret_rms.var, ret_rms.count
     returns = np.array(env.returns, np.float64)
     normalized, scaled = np.empty(obs.shape, np.float32), np.empty(rewards.shape, np.float32)
-    bookkeeping.normalize_step(
+    _normalize_step(
         *(float(env.clip_obs), float(env.clip_reward), float(env.gamma), float(env.epsilon)),
         bool(env.training),
         *(obs, rewards, returns, moments, normalized, scaled),
@@ -93,7 +93,60 @@ def _normalize(
             rms.mean = moments[0, column].reshape(rms.mean.shape)
             rms.var = moments[1, column].reshape(rms.var.shape)
             rms.count += rows
-        ret_rms.mean, ret_rms.var = moments[0, -1], moments[1, -1]
+        ret_rms.mean, ret_rms.var = moments[:2, -1]
         ret_rms.count += rows
     after = [normalized[:, column].reshape(part.shape) for part, column in zip(parts, columns, strict=True)]
     return after, scaled if env.norm_reward else rewards.astype(np.float32)
+
+
+@exact
+def _normalize_step(
+    clip_obs: float,
+    clip_reward: float,
+    gamma: float,
+    epsilon: float,
+    training: bool,
+    obs: np.ndarray,
+    rewards: np.ndarray,
+    returns: np.ndarray,
+    moments: np.ndarray,
+    out: np.ndarray,
+    out_rewards: np.ndarray,
+) -> None:
+    """Everything ``VecNormalize`` does with the numbers of a step (float64 arithmetic, float32 out).
+
+    :param returns: discounted sums of rewards so far, brought up to date here
+    :param moments: mean and variance of each observation, then of the returns, brought up to date here,
+        and how many numbers they describe, which is not
+    """
+    rows, width = obs.shape
+    if training:
+        for b in range(rows):
+            returns[b] = returns[b] * gamma + rewards[b]
+        _update(moments, width, returns)
+    root = np.sqrt(moments[1, width] + epsilon)
+    for b in range(rows):
+        out_rewards[b] = clip(rewards[b] / root, -clip_reward, clip_reward)
+    for j in range(width):
+        if training:
+            _update(moments, j, obs[:, j])
+        root = np.sqrt(moments[1, j] + epsilon)
+        for b in range(rows):
+            out[b, j] = clip((obs[b, j] - moments[0, j]) / root, -clip_obs, clip_obs)
+
+
+@exact_inline
+def _update(moments: np.ndarray, j: int, new: np.ndarray) -> None:
+    """Column ``j`` of the moments with ``new`` numbers added."""
+    rows = new.shape[0]
+    total, squares = 0.0, 0.0
+    for b in range(rows):
+        total += new[b]
+    for b in range(rows):
+        distance = new[b] - total / rows
+        squares += distance * distance
+    mean, var, count = moments[0, j], moments[1, j], moments[2, j]
+    delta = total / rows - mean
+    both = count + rows
+    moments[0, j] = mean + delta * rows / both
+    moments[1, j] = (var * count + squares + delta * delta * count * rows / both) / both

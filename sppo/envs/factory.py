@@ -16,9 +16,8 @@ from stable_baselines3.common import env_util, monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, patch_gym
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from sppo.envs.board import Board
 from sppo.envs.cores import available_processes, idle_cores
-from sppo.envs.group import EnvFn, registered, step_each
+from sppo.envs.group import Board, EnvFn, registered, step_each
 from sppo.envs.worker_vec_env import WorkerVecEnv
 
 Backend = Literal["auto", "gymnasium", "envpool", "subproc"]

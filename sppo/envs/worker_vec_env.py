@@ -18,9 +18,8 @@ import cloudpickle
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sppo.envs.board import Board
 from sppo.envs.cores import available_processes
-from sppo.envs.group import EnvFn, EnvGroup, made
+from sppo.envs.group import Board, EnvFn, EnvGroup, made
 from sppo.envs.worker import WorkerProcess, end
 
 
@@ -36,10 +35,7 @@ class WorkerVecEnv(VecEnv):
     """
 
     def __init__(
-        self,
-        env_fns: Sequence[EnvFn],
-        n_processes: int | None = None,
-        by_value: Sequence[ModuleType] = (),
+        self, env_fns: Sequence[EnvFn], n_processes: int | None = None, by_value: Sequence[ModuleType] = ()
     ) -> None:
         n_envs = len(env_fns)
         bounds = np.linspace(0, n_envs, min(n_processes or available_processes(), n_envs) + 1).round()
@@ -48,8 +44,8 @@ class WorkerVecEnv(VecEnv):
         memory = os.memfd_create("sppo-environments")
         self._workers = [WorkerProcess(part, memory) for part in others]
         self._end = weakref.finalize(self, end, self._workers)
-        #: this process's actions of the step under way, and the workers' answers if they had to be read
-        self._step: tuple[np.ndarray, list[bytes] | None] | None = None
+        #: this process's actions of the step under way
+        self._actions: np.ndarray | None = None
         try:
             # The workers are starting meanwhile.
             envs = made(env_fns[own])
@@ -57,7 +53,8 @@ class WorkerVecEnv(VecEnv):
             for worker, content in zip(self._workers, contents, strict=True):
                 worker.ask(cloudpickle.dumps((content, worker.places, described)))
             self._group = EnvGroup(envs, own, Board(*described, file=memory))
-            self._answers()
+            for worker in self._workers:
+                worker.answer()
             super().__init__(*described)
         except BaseException:
             self._end()
@@ -72,7 +69,7 @@ class WorkerVecEnv(VecEnv):
         return [self._group, *self._workers]
 
     def step_async(self, actions: np.ndarray) -> None:
-        self._step = None
+        self._actions = None
         for worker in self._workers:
             worker.settle()
         shared, given = self._group.board.actions, np.asarray(actions)
@@ -81,26 +78,27 @@ class WorkerVecEnv(VecEnv):
             shared[...] = given
         for worker in self._workers:
             worker.ask(b"" if unchanged else cloudpickle.dumps(("step", [actions[worker.places]], {})))
-        self._step = actions[self._group.places], None
+        self._actions = actions[self._group.places]
 
     def step_wait(self) -> VecEnvStepReturn:
-        if self._step is None:
+        if self._actions is None:
             raise RuntimeError("no step is under way, or it was interrupted: call step_async(actions) first")
-        (actions, answers), self._step = self._step, None
+        actions, self._actions = self._actions, None
         infos = []
-        for part, new_episodes in [self._group.step(actions), *self._answers(answers)]:
+        for part, new_episodes in [self._group.step(actions), *(worker.answer() for worker in self._workers)]:
             infos += part
             for row, info in new_episodes.items():
                 self.reset_infos[row] = info
         return *self._group.board.outcome(), infos
 
     def reset(self) -> VecEnvObs:
-        self._step = None
+        self._actions = None
         asked = [(self._seeds[each.places], self._options[each.places]) for each in self.processes]
         for worker, (seeds, options) in zip(self._workers, asked[1:], strict=True):
             worker.ask(cloudpickle.dumps(("reset", (seeds, options, True), {})))
-        results = [self._group.reset(*asked[0]), *self._answers()]
-        self.reset_infos = list(itertools.chain(*results))
+        self.reset_infos = self._group.reset(*asked[0])
+        for worker in self._workers:
+            self.reset_infos += worker.answer()
         self._reset_seeds()
         self._reset_options()
         return self._group.board.observed()
@@ -131,14 +129,9 @@ class WorkerVecEnv(VecEnv):
             return [None] * self.num_envs
         return self.env_method("render")
 
-    def _answers(self, received: Sequence[bytes] | None = None) -> list:
-        received = received or [worker.received() for worker in self._workers]
-        return [worker.opened(answer) for worker, answer in zip(self._workers, received, strict=True)]
-
     def _call(self, method: str, indices: VecEnvIndices, *args: object, **kwargs: object) -> list:
-        if self._step is not None and self._step[1] is None:
-            # A question takes the place of the answer before.
-            self._step = self._step[0], [worker.received() for worker in self._workers]
+        # A question takes the place of the answer before: a step that was under way is given up.
+        self._actions = None
         results = []
         for index in self._get_indices(indices):
             row = range(self.num_envs)[index]

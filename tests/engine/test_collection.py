@@ -14,7 +14,7 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sppo import SPPO
-from sppo.engine import bookkeeping
+from sppo.engine.collect import finish
 from sppo.engine.normalize import stepper
 from tests.engine.engine_models import make_env, make_model
 
@@ -211,11 +211,9 @@ def test_advantages_are_bit_for_bit_the_buffers() -> None:
         setattr(buffer, name, rng.standard_normal((50, 4)).astype(np.float32))
     buffer.episode_starts = (rng.random((50, 4)) < 0.1).astype(np.float32)
     last, dones = rng.standard_normal(4).astype(np.float32), rng.random(4) < 0.5
-    advantages, returns = np.zeros((50, 4), np.float32), np.zeros((50, 4), np.float32)
-    bookkeeping.advantages_and_returns(
-        *(buffer.rewards, buffer.values, buffer.episode_starts, last, dones.astype(np.float32)),
-        *(np.float32(0.97), np.float32(0.97 * 0.93), advantages, returns),
-    )
+    buffer.advantages, buffer.returns = np.zeros((2, 50, 4), np.float32)
+    finish(buffer, th.as_tensor(last), dones)
+    advantages, returns = buffer.advantages.copy(), buffer.returns.copy()
     buffer.compute_returns_and_advantage(th.as_tensor(last), dones)
     assert np.array_equal(advantages, buffer.advantages)
     assert np.array_equal(returns, buffer.returns)

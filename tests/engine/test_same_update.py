@@ -10,6 +10,7 @@ import pytest
 import torch as th
 from torch import nn
 
+from sppo.compiled import njit
 from sppo.engine import networks
 from tests.engine.engine_models import flat, make_model, update_once
 
@@ -158,9 +159,18 @@ def test_clip_is_reached_on_both_sides() -> None:
     assert logged["train/clip_fraction_below"] > 0.05
 
 
+@njit(cache=False)
+def tanh_of(values: np.ndarray) -> np.ndarray:
+    """The networks' tanh of each element."""
+    out = np.empty_like(values)
+    for j in range(values.shape[0]):
+        out[j] = networks._tanh(values[j])
+    return out
+
+
 def test_tanh_is_accurate() -> None:
     x = np.concatenate([np.linspace(-12, 12, 200_001), np.logspace(-8, 0, 1000)]).astype(np.float32)
     exact = np.tanh(x.astype(np.float64))
-    error = np.abs(networks.tanh_of(x) - exact)
+    error = np.abs(tanh_of(x) - exact)
     assert np.all(error <= 5e-7 * np.abs(exact))
-    assert np.all(np.isnan(networks.tanh_of(np.array([np.nan], np.float32))))
+    assert np.all(np.isnan(tanh_of(np.array([np.nan], np.float32))))

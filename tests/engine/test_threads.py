@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch as th
 
-from sppo.engine import threads
+from sppo.engine import blas
 from sppo.engine.layout import describe
 from sppo.envs.cores import available_processes, idle_cores
 from tests.engine.engine_models import make_model
 
 
 def test_threads_follow_the_size_of_the_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    controls = threads._controls()
+    controls = blas._controls()
     if controls is None:
         pytest.skip("SciPy's BLAS has no control of its threads here")
     read, write = controls
@@ -22,7 +22,7 @@ def test_threads_follow_the_size_of_the_products(monkeypatch: pytest.MonkeyPatch
     before = read()
     write(2)
     for layout, rows, expected in ((small, 64, 1), (large, 64, 1), (large, 512, 2)):
-        with threads.blas_threads(layout, rows):
+        with blas.blas_threads(layout.multiply_adds(rows)):
             assert read() == expected
         assert read() == 2
     write(before)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import sppo
-from sppo.envs import mailbox
+from sppo.envs import worker
 from sppo.envs.worker import WorkerError
 from sppo.envs.worker_vec_env import WorkerVecEnv
 from tests.envs.chain_env import Counter, Dice, Verbose
@@ -138,23 +138,11 @@ def test_an_interrupt(moment: str) -> None:
     signal.signal(signal.SIGINT, before)
 
 
-def test_questions_while_a_step_is_under_way() -> None:
-    env = make()
-    env.reset()
-    env.step_async(actions(e3=Counter.SLEEP))
-    large = np.arange(300_000)
-    for answer in env.env_method("echo", large, indices=[2, 3]):
-        np.testing.assert_array_equal(answer, large)
-    assert env.get_attr("steps", indices=3) == [1]
-    assert env.step_wait()[0].ravel().tolist() == [1] * 4
-    env.close()
-
-
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_steps_by_any_way(ordered: bool, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """Processors of both kinds: infos of any length, actions as they were given."""
-    monkeypatch.setattr(mailbox, "ORDERED", ordered)
+    monkeypatch.setattr(worker, "ORDERED", ordered)
     env = make(cls=Verbose)
     env.reset()
     for step in range(1, 8):
@@ -177,6 +165,10 @@ def test_waiting_for_a_step_that_was_not_begun_is_refused() -> None:
         env.step_wait()
     with pytest.raises(KeyError):
         env.step(actions(e0=Counter.FAIL))
+    with pytest.raises(RuntimeError, match="step_async"):
+        env.step_wait()
+    env.step_async(actions())
+    assert env.get_attr("steps", indices=3) == [2], "a question gives the step up that is under way"
     with pytest.raises(RuntimeError, match="step_async"):
         env.step_wait()
     env.close()
