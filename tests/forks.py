@@ -12,15 +12,16 @@ from typing import NamedTuple, Self
 ROOT = Path(__file__).resolve().parents[1]
 #: runs the program that each line of input names in a fork of itself, for ten minutes at most
 SERVER = """
-import json, os, signal, sys, traceback
+import json, os, signal, sys, traceback, types
 
 def run(program, directory, out, err):
     signal.alarm(600)
     os.chdir(directory)
     for file, stream in ((out, sys.stdout), (err, sys.stderr)):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream.fileno())
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
     try:
-        exec(compile(program, "<program>", "exec"), {"__name__": "__main__"})
+        exec(compile(program, "<program>", "exec"), vars(main))
         return 0
     except SystemExit as end:
         return end.code or 0
