@@ -7,6 +7,8 @@ source scripts/setup.sh requirements-dev.txt
 
 # One thread per worker: pytest-xdist already uses every core.
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+# Bytecode is kept: the tests start dozens of processes, and each would compile the package for itself.
+unset PYTHONDONTWRITEBYTECODE
 
 if [ "${1:-}" = "--slow" ]; then
   shift

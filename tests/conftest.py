@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.forks import Forks
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
@@ -18,3 +20,17 @@ def _one_thread() -> None:
 def _gymnasium_as_it_is() -> Iterator[None]:
     yield
     assert "rl_zoo3" not in sys.modules, "importing it changes Gymnasium for the tests that follow: not here"
+
+
+@pytest.fixture(scope="session")
+def fresh_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Programs of their own that train."""
+    with Forks("from sppo import SPPO", tmp_path_factory.mktemp("forks")) as forks:
+        yield forks
+
+
+@pytest.fixture(scope="session")
+def zoo_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Programs of their own that use the RL Zoo."""
+    with Forks("import sppo.zoo, rl_zoo3.enjoy, rl_zoo3.train", tmp_path_factory.mktemp("zoo")) as forks:
+        yield forks

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ import yaml
 from stable_baselines3.common.env_util import make_vec_env
 
 import sppo
-from tests.zoo_scripts import run, zoo
+from tests.forks import Forks
+from tests.zoo_scripts import zoo
 
 ENVIRONMENTS = "tests.algorithms.environments"
 MUJOCO = ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Ant-v5", "Humanoid-v5"]
@@ -26,18 +29,24 @@ MUJOCO = ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Ant-v5", "Humanoid-v5"]
         pytest.param("sppo_mask_lstm", marks=pytest.mark.slow),
     ],
 )
-def test_train_and_enjoy(algorithm: str, tmp_path: Path) -> None:
+def test_train_and_enjoy(algorithm: str, zoo_process: Forks, tmp_path: Path) -> None:
     options = ["--algo", algorithm, "--env", "CartPole-v1", "-f", "logs"]
-    command = ["-m", "sppo.zoo", "train", *options, "-n", "512", "--eval-freq", "300", "-P", "--seed", "1"]
-    output = run(tmp_path, *command)
-    assert f"{algorithm}.yml" in output
+    trained, played = zoo(
+        zoo_process,
+        tmp_path,
+        ["train", *options, "-n", "512", "--eval-freq", "300", "-P", "--seed", "1"],
+        ["enjoy", *options, "-n", "60", "--no-render"],
+    )
+    assert f"{algorithm}.yml" in trained
     assert (tmp_path / "logs" / algorithm / "CartPole-v1_1" / "CartPole-v1.zip").is_file()
     assert (tmp_path / "logs" / algorithm / "CartPole-v1_1" / "evaluations.npz").is_file()
-    assert "Mean reward" in run(tmp_path, "-m", "sppo.zoo", "enjoy", *options, "-n", "60", "--no-render")
+    assert "Mean reward" in played
 
 
 @pytest.mark.parametrize("algorithm", ["sppo_mask", pytest.param("sppo_mask_lstm", marks=pytest.mark.slow)])
-def test_masks_reach_training_evaluation_and_enjoy(algorithm: str, tmp_path: Path) -> None:
+def test_masks_reach_training_evaluation_and_enjoy(
+    algorithm: str, zoo_process: Forks, tmp_path: Path
+) -> None:
     """The environment raises at a forbidden action, so finishing proves that masks were used."""
     options = [
         "--algo",
@@ -52,6 +61,7 @@ def test_masks_reach_training_evaluation_and_enjoy(algorithm: str, tmp_path: Pat
     short = ["-n", "64", "--eval-freq", "32", "--eval-episodes", "2"]
     parameters = ["-params", "n_steps:32", "batch_size:16", "n_epochs:1"]
     _, played = zoo(
+        zoo_process,
         tmp_path,
         ["train", *options, *short, *parameters],
         ["enjoy", *options, "-n", "40", "--no-render", "--stochastic"],
@@ -60,12 +70,12 @@ def test_masks_reach_training_evaluation_and_enjoy(algorithm: str, tmp_path: Pat
     assert "Mean reward: 10.00" in played
 
 
-def test_enjoy_plays_with_the_statistics_of_the_model_itself(tmp_path: Path) -> None:
+def test_enjoy_plays_with_the_statistics_of_the_model_itself(zoo_process: Forks, tmp_path: Path) -> None:
     """The zoo's own file of them, which is still written and read, is that of the training's end."""
     env = ["--env", "Pendulum-v1"]
     short = ["-n", "128", "--eval-freq", "-1", "--seed", "1", "-f", "logs"]
     parameters = ["-params", "n_steps:32", "batch_size:32", "n_envs:2", "normalize:True"]
-    zoo(tmp_path, ["train", "--algo", "sppo", *env, *short, *parameters])
+    zoo(zoo_process, tmp_path, ["train", "--algo", "sppo", *env, *short, *parameters])
     for algorithm in ("sppo", "ppo"):
         shutil.copytree(tmp_path / "logs" / "sppo", tmp_path / "other" / algorithm)
         file = tmp_path / "other" / algorithm / "Pendulum-v1_1" / "Pendulum-v1" / "vecnormalize.pkl"
@@ -76,6 +86,7 @@ def test_enjoy_plays_with_the_statistics_of_the_model_itself(tmp_path: Path) -> 
     of_the_training, changed, upstream = (
         re.findall("Mean reward: .*", printed)
         for printed in zoo(
+            zoo_process,
             tmp_path,
             [*play, "--algo", "sppo", "-f", "logs"],
             [*play, "--algo", "sppo", "-f", "other"],
@@ -88,13 +99,14 @@ def test_enjoy_plays_with_the_statistics_of_the_model_itself(tmp_path: Path) -> 
     assert upstream != of_the_training, "other statistics play the same"
 
 
-def test_own_hyperparameters_and_the_zoos_algorithms_still_work(tmp_path: Path) -> None:
+def test_own_hyperparameters_and_the_zoos_algorithms_still_work(zoo_process: Forks, tmp_path: Path) -> None:
     (tmp_path / "mine.yml").write_text(
         "CartPole-v1: {policy: MlpPolicy, n_timesteps: 64, n_steps: 32, batch_size: 16, n_epochs: 1,"
         " clip_mode: one-sided, eta: 2.0, kl_budget: lin_0.1, n_critic_epochs: 2}\n"
     )
     options = ["--env", "CartPole-v1", "-f", "logs", "--eval-freq", "-1"]
     output, _ = zoo(
+        zoo_process,
         tmp_path,
         ["train", "--algo", "sppo", "--conf-file", "mine.yml", *options],
         ["train", "--algo", "ppo", "-n", "64", *options],
@@ -137,5 +149,7 @@ def test_hyperparameters_cover_the_benchmark(algorithm: str) -> None:
         classes[algorithm](entry["policy"], env, **parameters)
 
 
-def test_unknown_script_prints_usage(tmp_path: Path) -> None:
-    assert "train" in run(tmp_path, "-m", "sppo.zoo", "fly", expected=2)
+def test_unknown_script_prints_usage() -> None:
+    done = subprocess.run([sys.executable, "-m", "sppo.zoo", "fly"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "train" in done.stderr

@@ -9,6 +9,7 @@ import torch as th
 
 SMALL: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
 NET: dict[str, Any] = {"policy_kwargs": {"net_arch": [8]}}
+LSTM: dict[str, Any] = {"policy_kwargs": {"net_arch": [8], "lstm_hidden_size": 8}}
 #: numbers that are not finite
 WORST = (math.nan, math.inf, -math.inf)
 

@@ -56,7 +56,7 @@ def assert_same_training(
 
     One after the other, because both draw from the global random generators.
     """
-    steps = 3 * kwargs["n_steps"] * env().num_envs
+    steps = 2 * kwargs["n_steps"] * env().num_envs
     upstream = upstream_class(policy, env(), **kwargs)
     initial = {name: weights.clone() for name, weights in upstream.policy.state_dict().items()}
     upstream.learn(steps)
@@ -90,8 +90,8 @@ def test_target_kl_case_stops_early() -> None:
     """Otherwise the target-kl comparison above would not exercise the early stop."""
     policy, observation, action, extra = PPO_CASES["target-kl"]
     model = SPPO(policy, vec_env(observation, action), use_softmax=False, **{**SMALL, **SMALL_NET, **extra})
-    model.learn(3 * 32 * 2)
-    assert model._n_updates < 3 * model.n_epochs
+    model.learn(2 * 32 * 2)
+    assert model._n_updates < 2 * model.n_epochs
 
 
 @pytest.mark.parametrize("action", ["discrete", "multidiscrete", "multibinary"])

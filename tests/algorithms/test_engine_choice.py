@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sppo import SPPO
+from tests.forks import Forks
 
 CODE = """
 import sys
@@ -27,10 +27,12 @@ th.optim.Adam(model.policy.parameters())
 """
 
 
-def test_a_fast_training_does_without_torchs_compiler_and_a_reference_one_follows() -> None:
+def test_a_fast_training_does_without_torchs_compiler_and_a_reference_one_follows(
+    fresh_process: Forks, tmp_path: Path
+) -> None:
     """A second and 70 MB of every start; in a process of its own, because the compiler stays once loaded."""
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    done = fresh_process.run(CODE, tmp_path)
+    assert done.code == 0, done.err
 
 
 @pytest.mark.parametrize(

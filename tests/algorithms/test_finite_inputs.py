@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper,
 import sppo
 from sppo import SPPO, MaskableSPPO, RecurrentSPPO
 from sppo.algorithms.finite import NonFiniteError
-from tests.algorithms.small import NET, SMALL, WORST, all_finite
+from tests.algorithms.small import LSTM, NET, SMALL, WORST, all_finite
 
 pytestmark = pytest.mark.usefixtures("either_engine")
 
@@ -108,7 +108,8 @@ def test_a_broken_number_ends_training(cls: Any, what: str, named: str, value: f
     """In the second iteration: the error says which number, weights and statistics are the last good ones."""
     broken = BrokenEnv(**{what: {39: value}}, action_space=spaces.Discrete(3))
     env = NORMALIZE[wrapped](environments(broken))
-    model = cls("MlpLstmPolicy" if cls is RecurrentSPPO else "MlpPolicy", env, **SMALL, **NET)
+    policy, net = ("MlpLstmPolicy", LSTM) if cls is RecurrentSPPO else ("MlpPolicy", NET)
+    model = cls(policy, env, **SMALL, **net)
     before: list[Any] = []
 
     class Remember(BaseCallback):
@@ -212,12 +213,12 @@ class MixedEnv(gym.Env):
 @pytest.mark.parametrize("cls", [SPPO, MaskableSPPO, RecurrentSPPO])
 def test_dictionaries_of_plain_python_values(cls: Any) -> None:
     """Ints, lists and tuples arrive in ``infos`` as they are when an episode ends."""
-    policy = "MultiInputLstmPolicy" if cls is RecurrentSPPO else "MultiInputPolicy"
-    model = cls(policy, DummyVecEnv([MixedEnv] * 2), **SMALL, **NET).learn(128)
+    policy, net = ("MultiInputLstmPolicy", LSTM) if cls is RecurrentSPPO else ("MultiInputPolicy", NET)
+    model = cls(policy, DummyVecEnv([MixedEnv] * 2), **SMALL, **net).learn(128)
     assert all_finite(model)
     broken = DummyVecEnv([MixedEnv, lambda: MixedEnv(broken_at=9)])
     with pytest.raises(NonFiniteError, match=r"observation 'place'\[1\] of environment 1 is nan at step 18"):
-        cls(policy, broken, **SMALL, **NET).learn(128)
+        cls(policy, broken, **SMALL, **net).learn(128)
 
 
 def test_what_a_wrapper_has_mended_is_accepted() -> None:

@@ -206,20 +206,31 @@ def test_old_log_probabilities_are_found_again(observation: str) -> None:
     assert compared == 64
 
 
+#: those that ask the distributions for a divergence, for every kind of them
+DIVERGENCES: list[dict[str, Any]] = [
+    {"clip_range": None, "eta": 0.3},
+    {"clip_range": None, "eta": 0.3, "use_softmax": False},
+    {"clip_range": None, "eta": "auto", "kl_budget": 0.01, "critic_learning_rate": 1e-3},
+]
+
+
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "action"),
     [
-        {"recompute_advantages": True},
-        {"clip_range": None, "eta": 0.3},
-        {"clip_range": None, "eta": 0.3, "use_softmax": False},
-        {"clip_range": None, "eta": 0.3, "divergence": "sampled"},
-        {"clip_range": None, "eta": "auto", "kl_budget": 0.01, "critic_learning_rate": 1e-3},
-        {"policy_kwargs": {"shared_lstm": True, "enable_critic_lstm": False, "lstm_hidden_size": 8}},
-        {"policy_kwargs": {"enable_critic_lstm": False, "n_lstm_layers": 2, "lstm_hidden_size": 8}},
+        *((settings, action) for settings in DIVERGENCES for action in ACTIONS),
+        ({"clip_range": None, "eta": 0.3, "divergence": "sampled"}, "multidiscrete"),
+        ({"recompute_advantages": True}, "discrete"),
+        (
+            {"policy_kwargs": {"shared_lstm": True, "enable_critic_lstm": False, "lstm_hidden_size": 8}},
+            "multidiscrete",
+        ),
+        (
+            {"policy_kwargs": {"enable_critic_lstm": False, "n_lstm_layers": 2, "lstm_hidden_size": 8}},
+            "multibinary",
+        ),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("action", ACTIONS)
 def test_every_surrogate_trains(settings: dict[str, Any], action: str) -> None:
     model = MaskableRecurrentSPPO("MlpLstmPolicy", vec_env(action=action), **{**SMALL, **settings})
     before = weights(model)

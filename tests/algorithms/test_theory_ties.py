@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from sppo import SPPO, exact
 
-STATES, ACTIONS, SAMPLES = 4, 3, 3000
+STATES, ACTIONS, SAMPLES = 4, 3, 900
 UNIFORM = np.full((STATES, ACTIONS), 1 / ACTIONS)
 
 

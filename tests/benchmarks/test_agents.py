@@ -17,6 +17,7 @@ from benchmarks import agents
 from sppo import SPPO
 from sppo.study.definition import parse_plan
 from sppo.study.execution import Options, execute
+from tests.forks import Forks
 from tests.zoo_scripts import zoo
 
 STUDY = """\
@@ -117,10 +118,10 @@ def test_what_was_played_is_what_the_file_plays(study: Path, tmp_path: Path) -> 
     assert min(known) - np.std(known) * 2 < np.mean(returns) < max(known) + np.std(known) * 2
 
 
-def test_the_zoo_plays_it(study: Path, tmp_path: Path) -> None:
+def test_the_zoo_plays_it(study: Path, zoo_process: Forks, tmp_path: Path) -> None:
     agents.main([str(study), "--out", str(tmp_path), "--no-pictures"])
     options = ["--algo", "sppo", "--env", "Drawn-v0", "-f", ".", "--gym-packages", __name__]
-    (output,) = zoo(tmp_path, ["enjoy", *options, "-n", "200", "--no-render"])
+    (output,) = zoo(zoo_process, tmp_path, ["enjoy", *options, "-n", "200", "--no-render"])
     assert "Loading running average" in output
     assert "2 Episodes" in output
 

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 import torch as th
 
 from sppo import SPPO
-from tests.checkpoint.training_script import TOTAL
+from sppo.study.local import PRELOAD
+from tests.checkpoint.worker_training import TOTAL, train_and_save
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes are used on Linux only")
-ROOT = Path(__file__).resolve().parents[2]
 
 
-def start(directory: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.checkpoint.training_script", str(directory)]
-    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "2"})
+def start(directory: Path) -> BaseProcess:
+    """A training in a process of its own, with everything imported already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    process = context.Process(target=train_and_save, args=(directory,))
+    process.start()
+    return process
+
+
+def finish(directory: Path) -> None:
+    process = start(directory)
+    process.join(300)
+    assert process.exitcode == 0
 
 
 def descendants(pid: int) -> list[int]:
@@ -53,22 +64,23 @@ def test_killed_at_random_moments(how: signal.Signals, times: int, tmp_path: Pat
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     killed.mkdir()
-    assert start(whole).wait(300) == 0
+    finish(whole)
     rng = random.Random(int(how))
     workers: list[int] = []
     for _ in range(times):
         reached = newest(killed)
         process = start(killed)
         # Some checkpoints further, and then anywhere in an iteration, or in the writing of a checkpoint.
-        while newest(killed) < reached + 128 * 3 and process.poll() is None:
+        while newest(killed) < reached + 128 * 3 and process.is_alive():
             time.sleep(0.005)
         time.sleep(rng.uniform(0.0, 0.05))
+        assert process.pid is not None
         workers += descendants(process.pid)
-        process.send_signal(how)
-        process.wait(60)
+        os.kill(process.pid, how)
+        process.join(60)
     assert 0 < newest(killed) < TOTAL
     assert len(workers) == times
-    assert start(killed).wait(300) == 0
+    finish(killed)
     ours, theirs = (SPPO.load(directory / "model.zip").policy.state_dict() for directory in (whole, killed))
     assert [name for name in ours if not th.equal(ours[name], theirs[name])] == []
     deadline = time.monotonic() + 30

@@ -99,14 +99,14 @@ CASES: dict[str, tuple[Any, str, Callable[[], VecEnv], dict[str, Any]]] = {
 def test_resuming_changes_nothing(case: str, tmp_path: Path) -> None:
     cls, policy, make, settings = CASES[case]
     model = cls(policy, make(), tensorboard_log=str(tmp_path / "tb"), **{**SETTINGS, **settings})
-    model.learn(640, ExactCheckpointCallback(tmp_path / "c", every=1, keep=20))
+    model.learn(512, ExactCheckpointCallback(tmp_path / "c", every=1, keep=20))
     (directory,) = (tmp_path / "tb").iterdir()
     before = points(directory)
     path = tmp_path / "c" / "256_steps.checkpoint"
     # Without an environment where it can be rebuilt: by its name, or from its registered spec.
     resumed = cls.resume(path, env=make() if case == "processes" else None)
     assert resumed.num_timesteps == 256
-    assert resumed.remaining_timesteps == 384
+    assert resumed.remaining_timesteps == 256
     resumed.learn(resumed.remaining_timesteps, reset_num_timesteps=False)
     assert_same_weights(model, resumed)
     assert points(directory) == before

@@ -1,24 +1,22 @@
-"""Every code block of the site runs as printed, and prints what the page says it prints.
+"""Every code block of the site and of README runs as printed, and prints what the page says it prints.
 
 A page is a script: its ``python`` blocks share one process, in a directory of its own. What would train for
 long trains for two rollouts (``short_trainings.py``). A ``text`` block right after a ``python`` block is its
-output. ``bash`` blocks run, too, in their turn; ``<!-- not run: why -->`` before a block leaves it
-out.
+output. ``bash`` blocks run, too, in their turn, but for README's, which set up the whole house;
+``<!-- not run: why -->`` before a block leaves it out.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+from tests.forks import ROOT, Forks
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(
     r"^(?P<skip><!-- not run: [^\n]+ -->\n)?```(?P<language>python|bash)\n(?P<code>.*?)^```\n"
     r"(\n```text\n(?P<output>.*?)^```\n)?",
@@ -51,22 +49,23 @@ def script(page: list[Block]) -> str:
     return "\n".join(lines)
 
 
-def run(page: list[Block], directory: Path) -> list[str]:
+def run(page: list[Block], process: Forks, directory: Path) -> list[str]:
     """What each block printed."""
     # Paths of the repository that a page names (benchmarks/studies/smoke.toml) are there.
     for name in ("benchmarks", "tests"):
         (directory / name).symlink_to(ROOT / name)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script(page)],
-        cwd=directory, env=environment, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    return re.split(r"\n=== end of block \d+\n", done.stdout)[:-1]
+    done = process.run(script(page), directory)
+    assert done.code == 0, f"{done.out[-2000:]}\n{done.err[-4000:]}"
+    return re.split(r"\n=== end of block \d+\n", done.out)[:-1]
 
 
 #: the pages that one begins with; the others' blocks are run with the slow tests
-FIRST = ("index", "start", "sppo", "exact")
+FIRST = ("README", "start", "sppo", "exact")
+
+
+def to_run(path: Path) -> list[Block]:
+    found = blocks(path.read_text())
+    return [block for block in found if path.stem != "README" or block.language == "python"]
 
 
 @pytest.mark.parametrize(
@@ -74,12 +73,12 @@ FIRST = ("index", "start", "sppo", "exact")
     [
         pytest.param(page, id=page.stem, marks=() if page.stem in FIRST else pytest.mark.slow)
         for page in PAGES
-        if blocks(page.read_text())
+        if to_run(page)
     ],
 )
-def test_a_page_runs_as_printed(path: Path, tmp_path: Path) -> None:
-    page = blocks(path.read_text())
-    for block, printed in zip(page, run(page, tmp_path), strict=True):
+def test_a_page_runs_as_printed(path: Path, fresh_process: Forks, tmp_path: Path) -> None:
+    page = to_run(path)
+    for block, printed in zip(page, run(page, fresh_process, tmp_path), strict=True):
         if block.output is not None:
             assert printed.strip() == block.output.strip(), block.code
 
@@ -100,14 +99,14 @@ def test_what_is_included_is_there() -> None:
                 assert words in text, f"{path.name}: {match['file']} has no {words}"
 
 
-def test_a_wrong_output_and_an_error_are_noticed(tmp_path: Path) -> None:
+def test_a_wrong_output_and_an_error_are_noticed(fresh_process: Forks, tmp_path: Path) -> None:
     text = "```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n"
     (block,) = blocks(text)
     (tmp_path / "a").mkdir()
-    assert run([block], tmp_path / "a")[0].strip() != block.output
+    assert run([block], fresh_process, tmp_path / "a")[0].strip() != block.output
     (tmp_path / "b").mkdir()
     with pytest.raises(AssertionError, match="ZeroDivisionError"):
-        run(blocks("```python\n1 / 0\n```\n"), tmp_path / "b")
+        run(blocks("```python\n1 / 0\n```\n"), fresh_process, tmp_path / "b")
 
 
 def test_contributing_prints_the_surrogate_that_is_tested() -> None:

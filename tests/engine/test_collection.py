@@ -116,7 +116,7 @@ def test_observations(observation: str) -> None:
 def normalized(observation: str, **kwargs: Any) -> SPPO:
     env = VecNormalize(make_env(observation), gamma=0.9, clip_obs=1.5, clip_reward=2.0, **kwargs)
     policy = "MultiInputPolicy" if observation.startswith("dict") else "MlpPolicy"
-    return SPPO(policy, env, n_steps=48, batch_size=16, seed=1, device="cpu")
+    return SPPO(policy, env, n_steps=24, batch_size=24, seed=1, device="cpu")
 
 
 def statistics(env: VecNormalize) -> list[RunningMeanStd]:

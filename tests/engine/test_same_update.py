@@ -75,7 +75,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def assert_same_update(model: Any, tolerance: float = 1e-5) -> dict[str, float]:
     """Compare one update of a model that has been trained a little, so that no state is trivial."""
-    model.engine = "reference"
+    model.engine = "fast"
     model.learn(2 * model.n_steps * model.n_envs)
     start = flat(model.policy)
     # Weights that have moved since the rollout, as they have in an update's later passes.

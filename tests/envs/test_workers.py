@@ -22,6 +22,7 @@ from sppo.envs import worker
 from sppo.envs.worker import WorkerError
 from sppo.envs.worker_vec_env import WorkerVecEnv
 from tests.envs.chain_env import Counter, Dice, Verbose
+from tests.forks import Forks
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes are used on Linux only")
 ROOT = Path(__file__).resolve().parents[2]
@@ -265,11 +266,11 @@ def test_failing_to_make_an_environment_leaves_no_worker() -> None:
 
 
 @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
-def test_workers_do_not_outlive_their_parent(end: str) -> None:
+def test_workers_do_not_outlive_their_parent(end: str, fresh_process: Forks, tmp_path: Path) -> None:
     """However it ends, and although it has forked another process, which inherits its sockets."""
-    done = run(
-        f"""
+    program = f"""
         import os, time, sppo
+        os.environ["OMP_NUM_THREADS"] = "2"
         from tests.envs.test_workers import worker_of
         from tests.envs.chain_env import Counter
         env = sppo.make_vec_env(Counter, 2, backend="subproc")
@@ -278,8 +279,8 @@ def test_workers_do_not_outlive_their_parent(end: str) -> None:
             os.close(1), os.close(2), time.sleep(20), os._exit(0)
         {end}
         """
-    )
-    wait_until_dead([int(done.stdout.split()[0])])
+    done = fresh_process.run(textwrap.dedent(program), tmp_path)
+    wait_until_dead([int(done.out.split()[0])])
 
 
 def test_a_script_without_a_main_guard_and_its_own_environments() -> None:
@@ -334,22 +335,21 @@ def test_environments_that_use_torch_after_the_training_has() -> None:
     assert float(done.stdout) == 1.0
 
 
-def test_workers_of_plain_environments_do_not_import_torch() -> None:
+def test_workers_of_plain_environments_do_not_import_torch(fresh_process: Forks, tmp_path: Path) -> None:
     """Which is why they start in a third of a second, and take 50 MB each instead of 200."""
-    done = run(
-        """
-        import sppo
+    program = """
+        import glob, os, sppo
+        os.environ["OMP_NUM_THREADS"] = "2"
         env = sppo.make_vec_env("Pendulum-v1", 2, backend="subproc")
         env.reset()
-        import glob, os
         for path in glob.glob("/proc/[0-9]*/stat"):
             fields = open(path).read().rsplit(")", 1)[1].split()
             if int(fields[1]) == os.getpid():
                 print("libtorch" in open(path[:-4] + "maps").read())
         env.close()
         """
-    )
-    assert done.stdout.splitlines() == ["False"], done.stderr
+    done = fresh_process.run(textwrap.dedent(program), tmp_path)
+    assert done.out.splitlines() == ["False"], done.err
 
 
 def test_process_wide_generators_of_workers_follow_the_seed() -> None:

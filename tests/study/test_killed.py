@@ -58,23 +58,31 @@ def test_killed_many_times(env: str, engine: str | None, tmp_path: Path) -> None
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing happened to."""
+    directory = tmp_path_factory.mktemp("whole")
+    assert complete(small_config(), directory).status == "completed"
+    return directory
+
+
 @pytest.mark.parametrize("moment", ["open", "replace", "fsync"])
-def test_killed_in_the_middle_of_writing_a_checkpoint(moment: str, tmp_path: Path) -> None:
+def test_killed_in_the_middle_of_writing_a_checkpoint(moment: str, whole: Path, tmp_path: Path) -> None:
     """With half of it written, with all of it written aside, and while it is flushed to disk."""
     config = small_config()
-    assert complete(config, tmp_path / "whole").status == "completed"
     process = start(config, tmp_path / "killed", sabotage=KillAtCall(moment, 6))
     process.join()
     assert process.exitcode == -signal.SIGKILL
     left = sorted((tmp_path / "killed" / "checkpoints").iterdir())
     assert any(path.name.endswith(".aside") for path in left), left
     assert complete(config, tmp_path / "killed").status == "completed"
-    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+    assert_same_run(whole, tmp_path / "killed")
 
 
 def test_trpo_too(tmp_path: Path) -> None:
     parameters = {**defaults(algorithm_settings("trpo")), "n_steps": 32, "batch_size": 32}
-    config = replace(small_config("Hopper-v5"), cls="trpo", algorithm="trpo", parameters=parameters)
+    config = small_config("Hopper-v5", steps=640)
+    config = replace(config, cls="trpo", algorithm="trpo", parameters=parameters)
     assert complete(config, tmp_path / "whole").status == "completed"
     process = start(config, tmp_path / "killed", sabotage=KillAtCall("open", 5))
     process.join()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sppo.cli import main
 from sppo.study.definition import StudyError, parse_plan
 from sppo.surrogates import REGISTRY, Surrogate
 from tests.study.runner_processes import PYTHONPATH
@@ -73,19 +74,23 @@ def sppo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-def test_it_is_trained_by_the_command_line(module: Path) -> None:
+def test_it_is_trained_by_the_command_line(
+    module: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.syspath_prepend(module)
     flags = "--env CartPole-v1 --steps 256 --n-envs 2 --n-steps 32 --batch-size 32 --n-epochs 2 --out run"
     flags += " --surrogate my_spo:SPO --form cubic --epsilon"
-    done = sppo("train", *flags.split(), "0.3")
-    assert done.returncode == 0, done.stderr
+    assert main(["train", *flags.split(), "0.3"]) == 0
     config = json.loads((module / "run" / "config.json").read_text())["config"]
     assert config["algorithm"] == "spo-cubic"
     assert config["parameters"]["epsilon"] == 0.3
     assert not {"use_softmax", "clip_range", "eta"} & config["parameters"].keys()
-    refused = sppo("train", *flags.split(), "0")
-    assert refused.returncode == 2
-    assert "--epsilon: 0.0 is too small: must be above 0" in refused.stderr
-    assert "--epsilon X" in sppo("train", "--surrogate", "my_spo:SPO", "--help").stdout
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", *flags.split(), "0"])
+    assert "--epsilon: 0.0 is too small: must be above 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["train", "--surrogate", "my_spo:SPO", "--help"])
+    assert "--epsilon X" in capsys.readouterr().out
 
 
 def test_it_is_studied_and_reported(module: Path) -> None:
@@ -97,6 +102,9 @@ def test_it_is_studied_and_reported(module: Path) -> None:
     with (module / "runs" / "outside" / "report" / "runs.csv").open(newline="") as file:
         found = [(row["algorithm"], row["status"]) for row in csv.DictReader(file)]
     assert sorted(found) == [("ppo", "completed"), ("spo", "completed"), ("spo", "completed")]
+    page = (module / "runs" / "outside" / "report" / "report.html").read_text()
+    assert "SPO" in page
+    assert "#117733" in page
 
 
 @pytest.mark.parametrize(

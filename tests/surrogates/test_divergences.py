@@ -82,7 +82,7 @@ def brute_force(name: str, p: Distribution, q: Distribution) -> th.Tensor:
             log_q = q.log_prob(action.expand(STATES, *action.shape))
             total += th.where(log_p > -1e7, log_p.exp() * (log_p - log_q), th.zeros_like(log_p))
         return total
-    axis = th.linspace(-25, 25, 1501, dtype=th.float64)
+    axis = th.linspace(-25, 25, 501, dtype=th.float64)
     grid = th.cartesian_prod(axis, axis)
     cell = float(axis[1] - axis[0]) ** 2
     totals = []

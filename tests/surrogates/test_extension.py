@@ -19,9 +19,7 @@ from torch.distributions import kl_divergence
 import sppo
 from sppo import SPPO, MaskableSPPO, RecurrentSPPO
 from sppo.cli import main
-from sppo.records.run_files import read_config
-from sppo.surrogates import REGISTRY, Sample, Surrogate, find
-from sppo.surrogates.base import parameter
+from sppo.surrogates import REGISTRY, Sample, Surrogate, find, parameter
 from sppo.surrogates.family import ClipMode, DivergenceMode
 from tests.surrogates.spo import SPO
 
@@ -206,38 +204,6 @@ use_softmax = false
 surrogate = "tests.surrogates.spo:SPO"
 weight = 2.0
 """
-
-
-def test_it_is_studied_and_drawn(tmp_path: Path) -> None:
-    """From the command line: trained, in a study beside PPO, and in the report under its title and colour."""
-    train = [
-        *[
-            "train",
-            "--env",
-            "CartPole-v1",
-            "--steps",
-            "512",
-            "--n-envs",
-            "2",
-            "--n-steps",
-            "64",
-            "--evaluations",
-            "1",
-        ]
-    ]
-    assert main([*train, "--surrogate", PATH, "--weight", "3", "--out", str(tmp_path / "one")]) == 0
-    config = read_config(tmp_path / "one")
-    assert config is not None
-    assert (config["algorithm"], config["parameters"]["weight"]) == ("spo", 3.0)
-
-    file = tmp_path / "spo.toml"
-    file.write_text(STUDY)
-    out = str(tmp_path / "runs")
-    assert main(["study", "run", str(file), "--out", out, "--jobs", "1"]) == 0
-    assert main(["study", "report", str(file), "--out", out]) == 0
-    page = next((tmp_path / "runs").rglob("report.html")).read_text()
-    assert SPO.title in page
-    assert SPO.colour in page
 
 
 def test_a_study_names_what_is_wrong_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,8 @@
-"""A training with worker processes and checkpoints, for tests that kill it: DIRECTORY [STEPS]."""
+"""A training with worker processes and checkpoints, for tests that kill it."""
 
 from __future__ import annotations
 
-import sys
+import os
 from pathlib import Path
 
 from stable_baselines3.common.vec_env import VecNormalize
@@ -29,7 +29,9 @@ def train(directory: Path) -> SPPO:
     return model
 
 
-if __name__ == "__main__":
-    trained = train(Path(sys.argv[1]))
-    trained.save(Path(sys.argv[1]) / "model.zip")
-    trained.get_env().close()
+def train_and_save(directory: Path) -> None:
+    """Target of a process."""
+    os.environ["OMP_NUM_THREADS"] = "2"
+    model = train(directory)
+    model.save(directory / "model.zip")
+    model.get_env().close()
