@@ -154,12 +154,6 @@ def read_json(path: str | os.PathLike[str]) -> Values | None:
     return value if isinstance(value, dict) else None
 
 
-def read_config(directory: str | os.PathLike[str]) -> Values | None:
-    """The configuration in a run directory; ``None`` if it has no readable ``config.json``."""
-    config = (read_json(Path(directory, CONFIG)) or {}).get("config")
-    return config if isinstance(config, dict) else None
-
-
 def run_directories(study: str | os.PathLike[str]) -> list[Path]:
     """The run directories of a study directory, sorted by name."""
     return [Path(study, name) for name in sorted(os.listdir(study)) if _RUN_NAME.fullmatch(name)]
