@@ -189,7 +189,7 @@ class Quadratic(Surrogate):
     colour = "#000000"
 
     width: float = parameter(0.2, "float", "half the interval", above=0.0)
-    strength: Any = parameter(1.0, "schedule", "weight of the penalty", above=0.0)  # noqa: RUF009
+    strength: Any = parameter(1.0, "schedule", "weight of the penalty", above=0.0)
 
     def objective(self, sample: Sample) -> th.Tensor:
         penalty = sample.advantage.abs() * (sample.ratio - 1) ** 2 / (2 * self.width)
