@@ -11,6 +11,6 @@ source=runs/million
 [ -d "$source" ] || source="$out"
 [ -d "$source" ] || { echo "no runs: python -m sppo study run benchmarks/studies/million.toml" >&2; exit 1; }
 flags=(--tensorboard-seeds 0 --baseline ppo-defaults)
-[ -f "$out/runs.csv" ] && flags+=(--published "$out")
+[ "$source" != "$out" ] && [ -f "$out/runs.csv" ] && flags+=(--published "$out")
 python -m sppo report "$source" --out "$out" "${flags[@]}" "$@"
 python -m benchmarks.million

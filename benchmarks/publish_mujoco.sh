@@ -12,7 +12,7 @@ for study in mujoco-500k mujoco-500k-nodecay mujoco-500k-mirror mujoco-500k-symm
   source="runs/$study"
   flags=(--tensorboard-seeds 1 --tensorboard-thin 25)
   [ -d "$source" ] || { source="$out"; flags=(--tensorboard-seeds 0); }
-  [ -f "$out/runs.csv" ] && flags+=(--published "$out")
+  [ "$source" != "$out" ] && [ -f "$out/runs.csv" ] && flags+=(--published "$out")
   python -m sppo report "$source" --out "$out" "${flags[@]}" "$@"
 done
 python -m benchmarks.mujoco_claims

@@ -10,7 +10,7 @@ for study in robustness-passes robustness-rates robustness-ablation; do
   [ -d "$source" ] || source="$out"
   [ -d "$source" ] || continue
   flags=(--tensorboard-seeds 0)
-  [ -f "$out/runs.csv" ] && flags+=(--published "$out")
+  [ "$source" != "$out" ] && [ -f "$out/runs.csv" ] && flags+=(--published "$out")
   python -m sppo report "$source" --out "$out" "${flags[@]}" "$@"
 done
 python -m benchmarks.robustness
