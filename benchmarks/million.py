@@ -250,8 +250,11 @@ def all_tables(cells: Cells) -> dict[str, Table]:
 
 def draw(cells: Cells, path: Path) -> None:
     """Learning curves: the mean over runs, and its interval where there is more than one."""
-    figure, axes = plt.subplots(1, len(ENVIRONMENTS), figsize=(16, 3.4), layout="constrained")
-    for axis, env in zip(axes, ENVIRONMENTS, strict=True):
+    begun = [env for env in ENVIRONMENTS if env in {env for env, _ in cells}]
+    figure, axes = plt.subplots(
+        1, len(begun), figsize=(3.2 * len(begun), 3.4), layout="constrained", squeeze=False
+    )
+    for axis, env in zip(axes[0], begun, strict=True):
         counts, heights = [], [0.0]
         for label in labels_of(cells):
             if (cell := cells.get((env, label))) is None:
@@ -271,11 +274,15 @@ def draw(cells: Cells, path: Path) -> None:
         axis.set_title(f"{env}, n = {n}", fontsize=10)
         # Not by the intervals: that of two runs can be ten times as high as all curves.
         axis.set(xlabel="million steps", ylim=(1.1 * min(heights), 1.3 * max(heights) + 1))
-    axes[0].set_ylabel("return")
+    axes[0, 0].set_ylabel("return")
     handles = {
-        text: handle for axis in axes for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)
+        text: handle
+        for axis in axes[0]
+        for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6, frameon=False)
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=len(begun), frameon=False
+    )
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
