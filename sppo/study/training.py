@@ -35,6 +35,7 @@ from sppo.envs.generators import capture_generators, restore_generators
 from sppo.parameters import LINEAR
 from sppo.records.config import RunConfig
 from sppo.records.run_files import CHECKPOINTS, EVALUATIONS, RESTARTS, TENSORBOARD, RunWriter
+from sppo.study.mujoco_timers import stop_mujoco_timers
 
 if TYPE_CHECKING:
     from sppo.study.execution import Attempt
@@ -62,6 +63,7 @@ def train(attempt: Attempt, begin_again: bool) -> OnPolicyAlgorithm:
     if reason is not None:
         inexact = "cannot be resumed exactly; if interrupted, its episodes start again"
         attempt.report(f"{config.env} {inexact}: {reason}")
+    stop_mujoco_timers()
     model = _take_up(attempt, begin_again)
     try:
         model.learn(
