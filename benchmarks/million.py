@@ -38,7 +38,6 @@ RIVALS = ("rl-zoo", "ppo-defaults", "tianshou")
 #: label -> title, colour; labels that are not here are shown as they are
 RECIPES = {
     OURS: ("**sPPO**", "#e69f00"),
-    "sppo-budget": ("sPPO, `kl_budget` 0.03", "#d55e00"),
     "rl-zoo": ("PPO, RL Zoo's tuned", "#0072b2"),
     "ppo-defaults": ("PPO, Stable-Baselines3's defaults", "#56b4e9"),
     "tianshou": ("PPO, Tianshou's recipe", "#009e73"),
