@@ -43,6 +43,8 @@ RECIPES = {
     "tianshou": ("PPO, Tianshou's recipe", "#009e73"),
     "trpo": ("TRPO, RL Zoo's tuned", "#7f7f7f"),
 }
+#: a recipe that is another's in an environment, so that its runs would be the same to the bit
+SAME = {("Ant-v5", "rl-zoo"): "ppo-defaults"}
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,9 @@ def cells_of(runs: Iterable[Run]) -> Cells:
             raise ValueError(f"{place[1]} has runs of two settings in {place[0]}: publish those of one study")
         if cell.n:
             found[place] = cell
+    for (env, label), same in SAME.items():
+        if (env, same) in found:
+            found.setdefault((env, label), found[env, same])
     return found
 
 

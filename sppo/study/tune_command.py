@@ -110,7 +110,9 @@ def open_journal(tuning: Tuning, directory: Path, begin: bool = True) -> Study:
     storage = JournalStorage(JournalFileBackend(str(path)))
     if not begin and name not in optuna.get_all_study_names(storage):
         raise StudyError(f"{path} holds no search over {name}")
-    study = optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
+    if begin:
+        optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
+    study = optuna.load_study(storage=storage, study_name=name)
     known = study.user_attrs.get(_IDENTITY)
     if known is None:
         for first, entries in list(tuning.first.items())[len(study.trials) :]:

@@ -54,7 +54,6 @@ def test_our_entries_for_the_zoo_are_our_recipe(env: str) -> None:
     normalize = eval(entry.pop("normalize"))
     assert normalize == {"norm_obs": True, "norm_reward": True, "clip_obs": ours.normalize["clip_obs"]}
     assert float(entry.pop("n_timesteps")) == ours.total_timesteps
-    assert entry.pop("policy") == "MlpPolicy"
     # The engine is the study's choice, so that PPO trains with it as well.
     assert ours.parameters.pop("engine") == "fast"
     assert_same_setting(ours, entry, sppo.SPPO)
@@ -173,6 +172,15 @@ def test_leads_have_an_interval_where_both_sides_have_two_runs(cells: million.Ce
     assert row["Hopper-v5"].startswith("999.5 [")
     assert row["Walker2d-v5"] == "−5.000"
     assert row["Humanoid-v5"] == "–"
+
+
+def test_a_recipe_that_is_anothers_needs_no_runs_of_its_own(tmp_path: Path) -> None:
+    """See :func:`test_upstreams_defaults_are_the_zoos_recipe_for_ant`."""
+    cells = published(
+        tmp_path, [run(env, "ppo-defaults", 100, [1.0, 2.0]) for env in ("Ant-v5", "Hopper-v5")]
+    )
+    zoo = next(row for row in as_dicts(million.overview(cells)) if "Zoo's tuned" in row["IQM, 95 % interval"])
+    assert (zoo["Ant-v5"], zoo["Hopper-v5"]) == ("**2.000** (n = 1)", "–")
 
 
 def test_two_settings_of_one_recipe_are_not_averaged(tmp_path: Path) -> None:

@@ -186,7 +186,9 @@ def test_the_best_trials_are_shown_to_be_pasted(
     """The TOML, put into a study, gives the trial's own runs; the YAML holds the same parameters."""
     search()
     capsys.readouterr()
+    journal = (tmp_path / "out" / tune_command.JOURNAL).read_bytes()
     assert search("--show", "3")[0] == 0
+    assert (tmp_path / "out" / tune_command.JOURNAL).read_bytes() == journal, "looking changes nothing"
     shown = capsys.readouterr().out
     complete = [one for one in trials(tmp_path / "out") if one[1] == "COMPLETE"]
     best = max(complete, key=lambda one: one[3])
