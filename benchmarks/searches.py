@@ -32,6 +32,9 @@ SEARCHES: tuple[tuple[str, tuple[str, ...] | None], ...] = (
     ("tune-mujoco-legs", None),
     ("tune-mujoco-long", ("Hopper-v5",)),
     ("tune-mujoco-long", ("Walker2d-v5",)),
+    ("tune-mujoco-long-cheetah", None),
+    ("tune-mujoco-long-walker", None),
+    ("tune-mujoco-long-hopper", None),
 )
 #: columns that all trials are told apart by
 COLUMNS = ("learning_rate", "batch_size", "n_steps", "n_epochs", "gamma", "gae_lambda", "clip_range",
