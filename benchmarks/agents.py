@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 from PIL import Image
 from stable_baselines3.common.vec_env import DummyVecEnv
@@ -111,6 +112,15 @@ def load(path: Path, config: RunConfig) -> SPPO:
     return SPPO.load(path, env if model.normalization is None else model.normalized(env), device="cpu")
 
 
+def followed(env: gym.Env) -> gym.Env:
+    """The same, seen from the camera that goes along with the body, where the model has one."""
+    renderer = getattr(env.unwrapped, "mujoco_renderer", None)
+    if renderer is not None:
+        # By name; -1, the camera that stands still, if there is none.
+        renderer.camera_id = mujoco.mj_name2id(renderer.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
+    return env
+
+
 def frames(model: SPPO, env: gym.Env, seed: int) -> list[np.ndarray]:
     """The agent moving, in real time; fewer if the episode ends."""
     normalize = model.get_vec_normalize_env()
@@ -166,7 +176,7 @@ def make_agent(run: Run, candidates: int, study: str, out: Path, pictures: bool)
     (folder / "README.md").write_text(card(agent), encoding="utf-8")
     if pictures:
         try:
-            env = gym.make(config.env, render_mode="rgb_array", **config.env_kwargs)
+            env = followed(gym.make(config.env, render_mode="rgb_array", **config.env_kwargs))
             write_gif(frames(model, env, run.seed), folder / "moving.gif")
             env.close()
         except Exception as error:  # whatever a missing driver raises

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 import pytest
 from gymnasium.envs.registration import register
@@ -144,3 +145,13 @@ def test_an_agent_without_a_picture_is_still_there(
     assert agents.main([str(study), "--out", str(tmp_path)]) == 1
     assert "libegl1" in capsys.readouterr().err
     assert list(tmp_path.glob("sppo/*/agent.json"))
+
+
+def test_the_camera_goes_along() -> None:
+    """Whoever runs well has left the picture otherwise after a second."""
+    followed = agents.followed(gym.make("HalfCheetah-v5", render_mode="rgb_array"))
+    model = followed.unwrapped.model  # type: ignore[attr-defined]
+    camera = followed.unwrapped.mujoco_renderer.camera_id  # type: ignore[attr-defined]
+    assert model.cam_mode[camera] == mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
+    plain = gym.make("CartPole-v1", render_mode="rgb_array")
+    assert agents.followed(plain) is plain
