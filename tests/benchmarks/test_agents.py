@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import register
 from PIL import Image
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize
 
 from benchmarks import agents
+from benchmarks.million import ENVIRONMENTS
 from sppo import SPPO
 from sppo.study.definition import parse_plan
 from sppo.study.execution import Options, execute
@@ -155,3 +157,14 @@ def test_the_camera_goes_along() -> None:
     assert model.cam_mode[camera] == mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
     plain = gym.make("CartPole-v1", render_mode="rgb_array")
     assert agents.followed(plain) is plain
+
+
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_the_published_agents_load_and_play_as_their_cards_say(env: str) -> None:
+    """As a reader of the card would, with the statistics that the file carries."""
+    card = json.loads((agents.AGENTS / "sppo" / env / "agent.json").read_text())
+    model = SPPO.load(agents.AGENTS / "sppo" / f"{env}.zip")
+    played = model.normalized(gym.make(env))
+    played.seed(0)
+    mean, _ = evaluate_policy(model, played, n_eval_episodes=3, warn=False)
+    assert mean > 0.5 * np.mean(card["returns"])
