@@ -8,14 +8,12 @@ million steps, as the tuning files say. A trial that was given up has none where
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from benchmarks.million import ENVIRONMENTS
 from benchmarks.pages import ROOT, Table, fill_readmes, page_of
-from sppo.study.tune_command import open_journal
+from sppo.study.tune_command import open_journal, scores_of
 from sppo.study.tuning import Tuning, read_tuning
 
 if TYPE_CHECKING:
@@ -48,16 +46,13 @@ def trials_of(name: str, tuning: Tuning) -> list[FrozenTrial]:
 
 
 def rows_of(name: str, tuning: Tuning) -> Iterator[tuple[str, ...]]:
-    seeds = len({run.seed for run in tuning.base.runs})
     for trial in trials_of(name, tuning):
-        scores: dict[str, list[float]] = defaultdict(list)
-        for step, score in trial.intermediate_values.items():
-            scores[tuning.environments[step // seeds]].append(score)
+        scores = scores_of(tuning, trial)
         parameters = tuning.plan(trial.params).runs[0].parameters
         values = {**parameters["policy_kwargs"], **parameters}
         yield (
             f"{name.removeprefix('tune-mujoco').lstrip('-') or 'all'} {trial.number}",
-            *(f"{fmean(scores[env]):.2f}" if env in scores else "" for env in ENVIRONMENTS),
+            *(f"{scores[env]:.2f}" if env in scores else "" for env in ENVIRONMENTS),
             *(_brief(values[column]) for column in COLUMNS),
         )
 

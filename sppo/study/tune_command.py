@@ -261,12 +261,18 @@ def show(tuning: Tuning, study: Study, most: int) -> str:
     return "\n".join(lines)
 
 
-def _row(tuning: Tuning, trial: FrozenTrial) -> list[str]:
+def scores_of(tuning: Tuning, trial: FrozenTrial) -> dict[str, float]:
+    """A trial's mean over seeds in each environment that it got to."""
     seeds = len({run.seed for run in tuning.base.runs})
     scores: dict[str, list[float]] = defaultdict(list)
     for step, score in trial.intermediate_values.items():
         scores[tuning.environments[step // seeds]].append(score)
-    returns = [f"{fmean(scores[name]):.3f}" if name in scores else "-" for name in tuning.environments]
+    return {name: fmean(found) for name, found in scores.items()}
+
+
+def _row(tuning: Tuning, trial: FrozenTrial) -> list[str]:
+    scores = scores_of(tuning, trial)
+    returns = [f"{scores[name]:.3f}" if name in scores else "-" for name in tuning.environments]
     label = f"{trial.number} {trial.user_attrs.get(_NAME, '')}".strip()
     mean = "given up" if trial.state.name == "PRUNED" else f"{trial.value:.3f}"
     return [label, mean, *returns, *(_brief(trial.params.get(name, "-")) for name in tuning.space)]
