@@ -216,7 +216,7 @@ def _base(env: str) -> str:
 
 def goals(cells: Cells) -> Table:
     """What the study was to show, decided before it was run: in four, and in three, of five environments."""
-    first, above, against, rivals = [], [], [], []
+    first, above, surely, against, rivals = [], [], [], [], []
     for env in ENVIRONMENTS:
         mine = cells.get((env, OURS))
         others = [cells[env, label] for label in RIVALS if (env, label) in cells]
@@ -228,17 +228,19 @@ def goals(cells: Cells) -> Table:
             bar = max(source.returns[_base(env)][0] for source in PUBLISHED
                       if source.counts and _base(env) in source.returns)  # fmt: skip
             above += [env] if mine.mean.value > bar else []
+            surely += [env] if mine.mean.low > bar else []
 
-    def row(goal: str, wanted: int, met: list[str], possible: list[str]) -> tuple[str, ...]:
+    def row(goal: str, wanted: str, met: list[str], possible: list[str]) -> tuple[str, ...]:
         counts = sorted({cells[env, OURS].n for env in possible})
         n = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else "".join(map(str, counts))
         names = f" ({', '.join(map(_base, met))})" if met else ""
-        return goal, f"{wanted} of 5", f"{len(met)} of {len(possible)}{names}", n or "0"
+        return goal, wanted, f"{len(met)} of {len(possible)}{names}", n or "0"
 
     return ("goal", "wanted", "found", "runs of ours per environment"), [
-        row("first by IQM among the PPO recipes", 4, first, rivals),
-        row("final mean above every published PPO number at 1M steps, Tianshou's best included", 3, above,
-            against),
+        row("first by IQM among the PPO recipes", "4 of 5", first, rivals),
+        row("final mean above every published PPO number at 1M steps, Tianshou's best included", "3 of 5",
+            above, against),
+        row("the same, by more than the mean's 95 % interval", "", surely, against),
     ]  # fmt: skip
 
 
