@@ -40,7 +40,13 @@ from sppo.report.tensorboard import read_scalars, run_name
 
 SCRIPT = "mujoco_claims"
 RESULTS = ROOT / "benchmarks" / "results" / "mujoco"
-STUDIES = ("mujoco-500k", "mujoco-500k-nodecay", "mujoco-500k-mirror", "mujoco-500k-symmetric")
+STUDIES = (
+    "mujoco-500k",
+    "mujoco-500k-nodecay",
+    "mujoco-500k-mirror",
+    "mujoco-500k-symmetric",
+    "mujoco-1m-ant",
+)
 #: mean returns of PPO at 1M steps, from the literature; versions of the environments differ
 LITERATURE = {
     "Tianshou (10 seeds)": {
@@ -273,7 +279,8 @@ def beside_the_literature(runs: Runs) -> Table:
 def all_tables(root: Path) -> dict[str, Table]:
     """Every table for which there are runs, by its heading."""
     studies = {name: Runs.load(name, root) for name in STUDIES}
-    runs, plain, mirror, symmetric = studies.values()
+    runs, plain, mirror, symmetric, longer = studies.values()
+    runs = runs.with_longer(longer)
     bounds = normalisation_bounds(runs.cells.values())
     whole, plain_whole = replace(runs, whole=True), replace(plain, whole=True)
     distances = "How far updates go (median of `train/approx_kl` over training, one run per cell)"

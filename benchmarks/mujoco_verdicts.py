@@ -5,7 +5,8 @@ A run's result is the mean return of its last evaluation. There are few seeds an
 the seeds that both sides have, and the interval is Student's t over settings. It covers the spread between
 settings as well as that between seeds, and is wide where the algorithms differ in some settings only. Where
 environments are pooled, returns are scaled by the distance between the lowest and the highest result of any
-run of the environment in the study with decay.
+run of the environment in the study with decay. Ant learns nothing in the 250,000 steps that it has there, so
+it counts with its million steps alone, at m = 10, once every setting of these has a run.
 
 A claim holds, or is refuted, where its interval lies on one side of zero: the interval of the lead over PPO
 for (a), of the lead's growth for (b), and for (c) of what is left beyond a tenth (PPO) and beyond three
@@ -15,7 +16,7 @@ quarters (sPPO).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import cast
@@ -59,6 +60,17 @@ class Runs:
             return Runs({})
         cells = [cell for cell in build_cells(read_records(root / name).runs) if cell.n]
         return Runs({cast(Key, (cell.env, cell.label, *cell.setting)): cell for cell in cells})
+
+    def with_longer(self, longer: Runs) -> Runs:
+        """With the longer runs in place of an environment's, once they cover its settings at their m."""
+        cells = dict(self.cells)
+        for env in longer.environments:
+            theirs = {key: cell for key, cell in longer.cells.items() if key[0] == env}
+            mine = {key for key in self.cells if key[0] == env}
+            passes = {key[2] for key in theirs}
+            if {key for key in mine if key[2] in passes} <= theirs.keys():
+                cells = {key: cell for key, cell in cells.items() if key not in mine} | theirs
+        return replace(self, cells=cells)
 
     @property
     def environments(self) -> list[str]:

@@ -7,9 +7,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh requirements.txt
-for study in mujoco-500k mujoco-500k-nodecay mujoco-500k-mirror mujoco-500k-symmetric; do
+for study in mujoco-500k mujoco-500k-nodecay mujoco-500k-mirror mujoco-500k-symmetric mujoco-1m-ant; do
   out="benchmarks/results/mujoco/$study"
   source="runs/$study"
+  [ -d "$source" ] || [ -f "$out/runs.csv" ] || continue
   flags=(--tensorboard-seeds 1 --tensorboard-thin 25)
   [ -d "$source" ] || { source="$out"; flags=(--tensorboard-seeds 0); }
   [ "$source" != "$out" ] && [ -f "$out/runs.csv" ] && flags+=(--published "$out")
