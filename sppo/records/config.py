@@ -18,6 +18,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from typing import Any
 
 from sppo.records.parameters import NORMALIZE, POLICY_KWARGS, Values, algorithm_settings, defaults
 from sppo.surrogates import chosen
@@ -63,6 +64,8 @@ BASELINE_V1: dict[str, Values] = {
     },
     "normalize": {"observations": True, "rewards": True, "clip_obs": 10.0, "clip_reward": 10.0},
 }
+#: what comes of a configuration in a file of somebody else's
+_NOT_OURS = (KeyError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -99,10 +102,7 @@ class RunConfig:
     @classmethod
     def from_dict(cls, config: Values) -> RunConfig:
         """The inverse of :meth:`as_dict`."""
-        values = dict(config)
-        parameters = values["parameters"]
-        if parameters.get("eta") is not None and "divergence" not in parameters:
-            values["parameters"] = {**parameters, "divergence": "sampled"}
+        values = dict(settled(config))
         return cls(cls=values.pop("class", "sppo"), **values)
 
     @cached_property
@@ -128,7 +128,7 @@ class RunConfig:
         return " ".join([self.env, self.algorithm, *settings, f"seed={self.seed}"])
 
 
-def identity(config: Values) -> dict[str, object]:
+def identity(config: Values) -> dict[str, Any]:
     """What a configuration is known by, see above; ``ValueError`` if its surrogate is not to be found."""
     cls, values = config.get("class", "sppo"), config["parameters"]
     frozen = BASELINE_V1[cls]
@@ -145,11 +145,29 @@ def identity(config: Values) -> dict[str, object]:
     return {**config, "parameters": counted, "normalize": normalize}
 
 
+def settled(config: Values) -> Values:
+    """The configuration with what it leaves out, because there was no such parameter when it was written.
+
+    The same for all configurations of one run; one that is not ours is left as it is.
+    """
+    try:
+        known = identity(config)
+        cls, values = str(config.get("class", "sppo")), dict(known["parameters"])
+        if values.get("eta") is not None:
+            values.setdefault("divergence", "sampled")
+        if isinstance(values.get("policy_kwargs"), Mapping):
+            values["policy_kwargs"] = {**defaults(POLICY_KWARGS), **values["policy_kwargs"]}
+        values = {**defaults(algorithm_settings(cls, values.get("surrogate"))), **values}
+        return {**known, "parameters": values, "normalize": {**defaults(NORMALIZE), **known["normalize"]}}
+    except _NOT_OURS:
+        return config
+
+
 def same_run(first: Values, second: Values) -> bool:
     """Whether two configurations, as ``config.json`` holds them, are of one run."""
     try:
         return first == second or identity(first) == identity(second)
-    except (KeyError, TypeError, ValueError, AttributeError):  # whatever is in a file of somebody else's
+    except _NOT_OURS:
         return False
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from sppo.records import run_files
-from sppo.records.config import same_run
+from sppo.records.config import same_run, settled
 from sppo.records.parameters import Values
 from sppo.records.run_files import Evaluations
 
@@ -56,9 +57,14 @@ class Run(Evaluations):
 
     @property
     def parameters(self) -> Values:
-        """The algorithm's; none where the record is damaged."""
-        found = self.config.get("parameters")
+        """The algorithm's, those included that came after the run; none where the record is damaged."""
+        found = self.settled.get("parameters")
         return found if isinstance(found, Mapping) else {}
+
+    @cached_property
+    def settled(self) -> Values:
+        """The configuration, whenever it was written: see :func:`sppo.records.config.settled`."""
+        return settled(self.config)
 
     @property
     def final_return(self) -> float:

@@ -147,7 +147,7 @@ def build_cells(runs: Iterable[Run]) -> list[Cell]:
     appear in the list of runs only.
     """
     planned = [run for run in runs if run.config and run.status != "unplanned"]
-    entries = {run: _flat(run.config) for run in planned}
+    entries = {run: _flat(run.settled) for run in planned}
     # what varies between runs with one place on the axes sets apart all runs of their algorithm
     varied: dict[str, set[str]] = defaultdict(set)
     places = grouped(planned, lambda run: (run.algorithm, run.env, setting_of(run)))

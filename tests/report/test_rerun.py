@@ -12,6 +12,7 @@ import pytest
 from sppo import cli
 from sppo.records.config import RunConfig
 from sppo.records.studies import read_records
+from sppo.records.subset import Subset
 from sppo.report.cells import build_cells
 from sppo.report.command import main as report
 from sppo.report.provenance import rerun_command
@@ -73,6 +74,25 @@ def test_commands_select_their_cells(
         assert cli.main(["study", "status", *words[5:], "--out", str(alone), "--json"]) == 0
         assert json.loads(capsys.readouterr().out) == {"completed": cell.n}
     assert sum(cell.n for cell in cells) == sum(len(cell.runs) for cell in cells) - 1
+
+
+def test_runs_from_before_a_parameter_are_of_the_cells_of_those_after(study: Path) -> None:
+    """Seed 0 was run before there was a budget, or a clip that could be said to be one-sided for PPO."""
+    now = {cell.label: rerun_command(cell, "study.toml") for cell in build_cells(read_records(study).runs)}
+    for path in study.glob("*/config.json"):
+        header = json.loads(path.read_text())
+        parameters = header["config"]["parameters"]
+        if header["config"]["seed"] == 0:
+            parameters.pop("kl_budget", None)
+            parameters.pop("recompute_advantages", None)
+            if parameters.get("use_softmax") is False:
+                parameters["clip_mode"] = "two-sided"
+            path.write_text(json.dumps(header))
+    cells = build_cells(read_records(study).runs)
+    assert {cell.label: rerun_command(cell, "study.toml") for cell in cells} == now
+    assert {cell.n for cell in cells} == {3, 4}
+    chosen = Subset(where=["recompute_advantages=false"]).choose(read_records(study).runs)
+    assert {run.seed for run in chosen} == {0, 1, 2, 5}
 
 
 @pytest.mark.usefixtures("_sheets_left_blank")
