@@ -52,8 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if source.is_file() and source.resolve() != study_file.resolve():
         shutil.copyfile(source, study_file)
     copied = shown_path(study_file) if study_file.is_file() else ""
-    words = ["python", "-m", "sppo", "report", shown_path(args.study), *subset.flags.split()]
-    words += ["--published", shown_path(args.published)] if args.published else []
+    words = ["python", "-m", "sppo", "report"]
+    if args.published and args.published.resolve() == out.resolve():
+        # It holds all that was reported from now on, and can be had without the study directory.
+        words += [shown_path(out)]
+    else:
+        words += [shown_path(args.study), *subset.flags.split()]
+        words += ["--published", shown_path(args.published)] if args.published else []
     words += [word for name in args.baselines or () for word in ("--baseline", name)]
     summary = summarise(build_cells(study.runs), args.baselines or DEFAULT_BASELINES)
     provenance = collect(shlex.join(words), study.runs, copied)

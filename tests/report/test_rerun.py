@@ -103,6 +103,11 @@ def test_the_file_lies_beside_the_report_and_in_its_commands(study: Path, monkey
     line = "python -m sppo study run published/study.toml --env CartPole-v1 --algorithm trpo --seeds 0:3"
     assert line in (study / "published" / "final_returns.csv").read_text()
     assert line in (study / "published" / "report.html").read_text()
+    # More runs added to it, the report can be made without the directory that they came from.
+    assert report([str(study), "--out", "published", "--published", "published", "--seeds", "0:3"]) == 0
+    assert json.loads((study / "published/provenance.json").read_text())["command"] == (
+        "python -m sppo report published"
+    )
     # Made again from the published files alone, it says the same.
     assert report(["published", "--out", "published", "--tensorboard-seeds", "0"]) == 0
     assert line in (study / "published" / "final_returns.csv").read_text()
