@@ -59,6 +59,13 @@ def test_our_entries_for_the_zoo_are_our_recipe(env: str) -> None:
     assert_same_setting(ours, entry, sppo.SPPO)
 
 
+def test_the_numbers_beside_our_entries_are_those_of_the_published_runs() -> None:
+    comment = (Path(sppo.__file__).parent / "hyperparams" / "sppo.yml").read_text().replace("\n#", "")
+    cells = million.published_cells()
+    for env in ENVIRONMENTS:
+        assert f"{env.partition('-')[0]} {cells[env, million.OURS].mean.value:.0f}" in comment
+
+
 def assert_same_setting(ours: RunConfig, entry: dict[str, Any], cls: type) -> None:
     """Every value of an entry of the zoo's YAML; what that leaves out is the default of the class."""
     assert all(ours.normalize[name] for name in ("observations", "rewards"))
