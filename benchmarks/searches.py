@@ -2,8 +2,8 @@
 
     python -m benchmarks.searches
 
-A score is a return, the mean of the last three evaluations of each of two seeds, over Tianshou's after a
-million steps, as the tuning files say. A trial that was given up has none where it did not get to.
+A score is a return, the mean of the last three evaluations of each of two seeds (four of ``hopper-falls``),
+over Tianshou's after a million steps, as the tuning files say. A trial that was given up has none where it did not get to.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ SEARCHES: tuple[tuple[str, tuple[str, ...] | None], ...] = (
     ("tune-mujoco-long-cheetah", None),
     ("tune-mujoco-long-walker", None),
     ("tune-mujoco-long-hopper", None),
+    ("tune-mujoco-hopper-falls", None),
+    ("tune-mujoco-hopper-falls-2", None),
 )
 #: columns that all trials are told apart by
 COLUMNS = ("learning_rate", "batch_size", "n_steps", "n_epochs", "gamma", "gae_lambda", "clip_range",
