@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from benchmarks import agents
 from benchmarks.million import ENVIRONMENTS
 from sppo import SPPO
-from sppo.study.definition import parse_plan
+from sppo.study.definition import parse_plan, read_plan
 from sppo.study.execution import Options, execute
 from tests.forks import Forks
 from tests.zoo_scripts import zoo
@@ -168,3 +168,12 @@ def test_the_published_agents_load_and_play_as_their_cards_say(env: str) -> None
     played.seed(0)
     mean, _ = evaluate_policy(model, played, n_eval_episodes=10, warn=False)
     assert mean > 0.5 * np.mean(card["returns"])
+
+
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_the_command_on_a_published_card_trains_that_setting(env: str) -> None:
+    """Also after the study's file has got another one."""
+    card = json.loads((agents.AGENTS / "sppo" / env / "agent.json").read_text())
+    runs = read_plan(agents.ROOT / "benchmarks" / "studies" / f"{card['study']}.toml").runs
+    (run,) = [run for run in runs if [run.env, run.algorithm, run.seed] == [env, "sppo", card["seed"]]]
+    assert agents.setting_of(run) == card["setting"]
