@@ -3,7 +3,8 @@
     python -m benchmarks.searches
 
 A score is a return, the mean of the last three evaluations of each of two seeds (four of ``hopper-falls``),
-over Tianshou's after a million steps, as the tuning files say. A trial that was given up has none where it did not get to.
+over Tianshou's after a million steps, as the tuning files say. A trial that was given up has none where it
+did not get to.
 """
 
 from __future__ import annotations
