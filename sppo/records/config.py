@@ -152,13 +152,17 @@ def settled(config: Values) -> Values:
     """
     try:
         known = identity(config)
-        cls, values = str(config.get("class", "sppo")), dict(known["parameters"])
-        if values.get("eta") is not None:
-            values.setdefault("divergence", "sampled")
+        cls, values = str(config.get("class", "sppo")), known["parameters"]
+        surrogate = config["parameters"].get("surrogate")
+        frozen, later = BASELINE_V1[cls], defaults(algorithm_settings(cls, surrogate))
+        if "divergence" in later and values.get("eta") is not None:
+            later["divergence"] = "sampled"
+        parameters = _completed(values, frozen, later)
         if isinstance(values.get("policy_kwargs"), Mapping):
-            values["policy_kwargs"] = {**defaults(POLICY_KWARGS), **values["policy_kwargs"]}
-        values = {**defaults(algorithm_settings(cls, values.get("surrogate"))), **values}
-        return {**known, "parameters": values, "normalize": {**defaults(NORMALIZE), **known["normalize"]}}
+            shape = values["policy_kwargs"], frozen["policy_kwargs"], defaults(POLICY_KWARGS)
+            parameters["policy_kwargs"] = _completed(*shape)
+        normalize = _completed(known["normalize"], BASELINE_V1["normalize"], defaults(NORMALIZE))
+        return {**known, "parameters": parameters, "normalize": normalize}
     except _NOT_OURS:
         return config
 
@@ -189,6 +193,10 @@ def _counted(values: Values, frozen: Values, neutral: Values) -> dict[str, objec
         for name, value in values.items()
         if name in frozen or name not in neutral or value != neutral[name]
     }
+
+
+def _completed(values: Values, frozen: Values, later: Values) -> dict[str, object]:
+    return {**{name: value for name, value in later.items() if name not in frozen}, **values}
 
 
 def _matters(values: Values) -> bool:
