@@ -154,7 +154,7 @@ def settled(config: Values) -> Values:
         known = identity(config)
         cls, values = str(config.get("class", "sppo")), known["parameters"]
         surrogate = config["parameters"].get("surrogate")
-        frozen, later = BASELINE_V1[cls], defaults(algorithm_settings(cls, surrogate))
+        frozen, later = BASELINE_V1[cls], dict(defaults(algorithm_settings(cls, surrogate)))
         if "divergence" in later and values.get("eta") is not None:
             later["divergence"] = "sampled"
         parameters = _completed(values, frozen, later)
