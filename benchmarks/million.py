@@ -2,7 +2,7 @@
 
     python -m benchmarks.million
 
-Reads the CSV files below ``benchmarks/results/million`` (``publish_million.sh`` puts them there), writes
+Reads the CSV files below ``benchmarks/results/million`` (``publish.sh million`` puts them there), writes
 million.md and million.png beside them, and fills the READMEs' tables, see :mod:`benchmarks.pages`.
 
 A run's result is the mean return of its last evaluation: ten episodes, deterministic actions. *Best over
