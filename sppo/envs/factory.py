@@ -33,7 +33,7 @@ _PROBE_STEPS = 20
 
 
 class InProcessVecEnv(DummyVecEnv):
-    """``DummyVecEnv`` that hands out the arrays and infos of a step without deep copies of them."""
+    """``DummyVecEnv`` that copies the arrays and infos of a step only as deeply as they can change."""
 
     def __init__(self, env_fns: Sequence[EnvFn]) -> None:
         super().__init__(list(env_fns))

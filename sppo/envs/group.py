@@ -5,6 +5,7 @@ Imported by worker processes, which start in a third of a second because nothing
 
 from __future__ import annotations
 
+import copy
 import itertools
 import mmap
 import os
@@ -26,6 +27,8 @@ EnvFn = Callable[[], gym.Env]
 Info = dict[str, Any]
 #: what environments observe, stacked
 Observations = np.ndarray | dict[str, np.ndarray] | tuple[np.ndarray, ...]
+#: what an environment cannot change afterwards
+_CONSTANT = (int, float, str, bytes, type(None), np.generic)
 
 
 class Board:
@@ -188,5 +191,7 @@ def step_each(
             info["terminal_observation"] = observation
             observation, reset_infos[row] = env.reset()
         board.observe(row, observation)
-        infos.append(info)
+        # Deep copies, as upstream hands out, take as long as a step of a small environment.
+        constant = all(isinstance(value, _CONSTANT) for value in info.values())
+        infos.append(info if constant else copy.deepcopy(info))
     return infos, reset_infos

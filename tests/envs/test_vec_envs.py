@@ -61,6 +61,32 @@ def test_same_trajectories_as_upstream(backend: Any, env_id: str) -> None:
     theirs.close()
 
 
+class Board(gym.Wrapper):
+    """Tells of one list and one array, at every step the same ones, which it goes on writing in."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.told: dict[str, Any] = {"actions": [], "state": np.zeros(1)}
+
+    def step(self, action: Any) -> Any:
+        *outcome, info = super().step(action)
+        self.told["actions"].append(int(action))
+        self.told["state"] += 1
+        return *outcome, {**info, **self.told}
+
+
+@pytest.mark.parametrize("backend", ["gymnasium", "subproc"])
+def test_infos_stay_as_they_were_told(backend: Any) -> None:
+    """A callback may keep them, as it may with Stable-Baselines3's."""
+    env = sppo.make_vec_env(Chain, 4, seed=3, backend=backend, wrapper_class=Board)
+    env.reset()
+    kept = [env.step(np.full(4, number % 2))[3] for number in range(3)]
+    for number, infos in enumerate(kept, start=1):
+        assert [info["actions"] for info in infos] == [[0, 1, 0][:number]] * 4
+        assert [info["state"].tolist() for info in infos] == [[number]] * 4
+    env.close()
+
+
 @pytest.mark.parametrize("backend", ["gymnasium", "subproc"])
 def test_same_api(backend: Any) -> None:
     """Attributes, methods and wrappers of single environments, wherever they live."""
