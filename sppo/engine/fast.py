@@ -20,6 +20,7 @@ from sppo.engine.acting import mean_divergence, policy_outputs
 from sppo.engine.blas import blas_threads
 from sppo.engine.collect import Actor, finish, store
 from sppo.engine.coverage import check_buffer, check_optimizer
+from sppo.engine.denormals import denormals_as_zero
 from sppo.engine.layout import FlatMemory, describe, features_of
 from sppo.engine.measurements import MEASUREMENTS, UpdateStatistics
 from sppo.engine.networks import Layout
@@ -58,6 +59,7 @@ class FastEngine:
         if halves is not None:
             check_optimizer(model.policy.optimizer, model.policy, halves)
 
+    @denormals_as_zero()
     def update(
         self,
         model: SurrogateAlgorithm,
