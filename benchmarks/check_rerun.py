@@ -36,6 +36,9 @@ def main() -> int:
         gap = float(np.abs(old.returns - new.returns).max())
         parameters = {name: old.config["parameters"].get(name) for name in ("n_epochs", "clip_range", "eta")}
         verdict = "the same" if same else f"largest difference of an evaluation {gap:.4g}"
+        places = [run.versions.get("processor", "an unknown processor") for run in (old, new)]
+        if not same and places[0] != places[1]:
+            verdict += f" (made on {places[0]}, again on {places[1]})"
         print(f"{old.env} {old.algorithm} {parameters} seed {old.seed}: {verdict}")
     print(f"{len(both)} runs compared, {different} different")
     return int(different > 0)

@@ -27,6 +27,7 @@ from torch import nn
 
 from sppo import SPPO
 from sppo.engine.fast import FastEngine
+from sppo.records.conditions import processor_name
 
 #: share of each network's hidden units that is switched off
 DEAD = 0.75
@@ -79,13 +80,6 @@ def timed(model: PPO) -> float:
     return 1000 * (time.perf_counter() - start)
 
 
-def processor() -> str:
-    """Its name, on which everything here depends."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    return next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table and keep it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -104,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.output is not None:
         result = {
             "milliseconds per update, at once and long after": medians,
-            "processor": processor(),
+            "processor": processor_name(),
             "versions": {"torch": th.__version__, "python": platform.python_version()},
         }
         args.output.write_text(json.dumps(result, indent=2) + "\n")

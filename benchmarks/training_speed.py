@@ -30,6 +30,8 @@ from typing import Any
 
 import numpy as np
 
+from sppo.records.conditions import processor_name
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "speed"
 WORKER = ROOT / "benchmarks" / "training_speed_worker.py"
@@ -308,11 +310,6 @@ def repeats_table() -> str:
 def describe_machine(sbx_python: str) -> dict[str, Any]:
     """What the numbers depend on."""
     packages = ("torch", "stable-baselines3", "gymnasium", "mujoco", "numpy", "scipy", "numba")
-    model = "unknown"
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
-        if line.startswith("model name"):
-            model = line.split(":", 1)[1].strip()
-            break
     sbx = None
     if Path(sbx_python).exists():
         code = "from importlib.metadata import version as v; print(v('sbx-rl'), v('jax'))"
@@ -320,7 +317,7 @@ def describe_machine(sbx_python: str) -> dict[str, Any]:
             [sbx_python, "-c", code], capture_output=True, text=True, check=True
         ).stdout.split()
     return {
-        "processor": model,
+        "processor": processor_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in packages},

@@ -56,13 +56,14 @@ class Checkpointable(OnPolicyAlgorithm):
         device: str = "auto",
         identity: str | None = None,
     ) -> Self:
-        """The model of a checkpoint, which goes on exactly as the saved one would have::
+        """The model of a checkpoint; on the same processor it goes on exactly as the saved one would have::
 
             model = SPPO.resume("run/checkpoints")
             model.learn(model.remaining_timesteps, reset_num_timesteps=False)
 
         ``learn`` also goes on in the same TensorBoard directory, after cutting off what was written
-        there after the checkpoint (unless the model has been given a logger of its own).
+        there after the checkpoint (unless the model has been given a logger of its own). A warning names
+        what differs: another processor or number of threads, or other versions of packages.
 
         :param path: a checkpoint, or a directory of them: then the newest that can be read
         :param env: a vectorised environment built like the one of the checkpoint; may be left out if that

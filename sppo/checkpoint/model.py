@@ -9,11 +9,11 @@ import pickle
 import secrets
 import warnings
 from collections.abc import Iterable, Mapping
-from importlib import metadata
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -30,6 +30,8 @@ from sppo.envs.generators import (
 )
 from sppo.envs.state import UncapturableError
 from sppo.envs.vector_state import State, capture_vector, rebuild_vector, restore_vector
+from sppo.records.conditions import conditions
+from sppo.records.config import differences
 
 Observation = np.ndarray | dict[str, np.ndarray]
 Algorithm = TypeVar("Algorithm", bound=OnPolicyAlgorithm)
@@ -99,7 +101,7 @@ def save(
         "identity": identity,
         "exact": not missing,
         "left_out": missing,
-        "versions": {name: metadata.version(name) for name in ("torch", "stable_baselines3", "gymnasium")},
+        "versions": _conditions(),
     }
     members = {"model.zip": zipped.getvalue(), "state.pkl": pickle.dumps(state)}
     files.write_atomically(path, files.pack(members, about))
@@ -125,6 +127,10 @@ def restore(
             f"{name} belongs to another run ({manifest['identity']}, not {identity}), begun with other "
             "settings: go on with those, or choose another directory"
         )
+    before, now = manifest.get("versions", {}), _conditions()
+    if changed := differences(before, {key: now.get(key) for key in before}):
+        reason = f"{name} was saved under other conditions ({'; '.join(changed)})"
+        warnings.warn(f"{reason}: the training may not go on exactly", stacklevel=2)
     state = _Unpickler(io.BytesIO(members["state.pkl"])).load()
     vector = state["vector"]
     # The rest of a checkpoint is a pickle, too.
@@ -151,6 +157,11 @@ def restore(
     RUNS[model] = manifest.get("run")
     restore_generators(state["generators"])
     return model
+
+
+def _conditions() -> dict[str, str]:
+    # PyTorch adds in another order with another number of threads.
+    return {**conditions(), "threads": str(th.get_num_threads())}
 
 
 class _Unpickler(pickle.Unpickler):

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
 import pickle
 import shutil
 import subprocess
-import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sppo.checkpoint.files import sweep, write_atomically
 from sppo.records import run_files
+from sppo.records.conditions import conditions
 from sppo.records.config import RunConfig, differences, same_run
 from sppo.records.run_files import RunWriter, read_json
 from sppo.study.lock import BusyError, RunLock
 
 if TYPE_CHECKING:
     from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-
-
-#: Packages whose versions a training's numbers may depend on.
-_PACKAGES = ("sppo", "torch", "stable_baselines3", "sb3_contrib", "gymnasium", "mujoco", "numpy")
 
 
 @dataclass(frozen=True)
@@ -122,10 +116,7 @@ class Attempt:
             return Outcome("failed", str(failure.get("error")))
         try:
             if not isinstance(header.get("config"), dict):
-                self.writer.config(self.config, versions(), git_revision())
-            elif changed := differences(header.get("versions", {}), versions()):
-                begun = f"going on with other versions than it was begun with ({'; '.join(changed)})"
-                self.report(f"{begun}: results may differ")
+                self.record_beginning()
             if failure is not None:
                 number = 1 + sum(1 for _ in self.directory.glob("failure-*.json"))
                 (self.directory / run_files.FAILURE).rename(self.directory / f"failure-{number}.json")
@@ -153,6 +144,9 @@ class Attempt:
                 self.report(f"{warning.category.__name__}: {warning.message}")
         self._finish(model)
         return Outcome("completed")
+
+    def record_beginning(self) -> None:
+        self.writer.config(self.config, conditions(), git_revision())
 
     def progress(self, now: int) -> None:
         """To be called with the number of steps after each iteration."""
@@ -194,16 +188,6 @@ def _record_failure(writer: RunWriter, message: str, trace: str, timesteps: int)
     except OSError as second:
         return Outcome("failed", f"{message} (and this could not be recorded: {second})")
     return Outcome("failed", message)
-
-
-@cache
-def versions() -> dict[str, str]:
-    """The versions of what the numbers depend on."""
-    found = {"python": sys.version.split()[0]}
-    for name in _PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
 
 
 @cache

@@ -156,17 +156,20 @@ def _take_up(attempt: Attempt, begin_again: bool) -> OnPolicyAlgorithm:
     config, directory = attempt.config, attempt.directory
     try:
         checkpoint = newest_readable(directory / CHECKPOINTS, attempt.report)
-        return _begin(config, directory) if checkpoint is None else _go_on(config, attempt.writer, checkpoint)
+        return _begin(attempt) if checkpoint is None else _go_on(config, attempt.writer, checkpoint)
     except CheckpointError as error:
         if not begin_again:
             raise CheckpointError(f"{error}; --retry-failed begins again from the first step") from error
         for path in checkpoints(directory / CHECKPOINTS):
             path.rename(path.with_suffix(".unreadable"))
         attempt.report(f"{error}: begun again from the first step")
-        return _begin(config, directory)
+        return _begin(attempt)
 
 
-def _begin(config: RunConfig, directory: Path) -> OnPolicyAlgorithm:
+def _begin(attempt: Attempt) -> OnPolicyAlgorithm:
+    config, directory = attempt.config, attempt.directory
+    # An attempt before this one may have been made elsewhere, or with other versions.
+    attempt.record_beginning()
     cut_events(directory / TENSORBOARD, {})
     (directory / EVALUATIONS).unlink(missing_ok=True)
     (directory / RESTARTS).unlink(missing_ok=True)

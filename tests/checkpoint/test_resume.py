@@ -26,6 +26,7 @@ from sppo.checkpoint import (
     files,
     restore,
 )
+from sppo.records.conditions import conditions
 from tests.algorithms.environments import SpaceEnv
 from tests.checkpoint.trainings import SETTINGS, assert_same_weights, points
 from tests.envs.chain_env import Dice
@@ -191,6 +192,24 @@ def test_uncapturable_episodes_start_again_and_that_is_said(tmp_path: Path) -> N
     assert "Unpicklable.simulator" in str(caught[0].message)
     resumed.learn(resumed.remaining_timesteps, reset_num_timesteps=False)
     assert resumed.num_timesteps == 192
+
+
+def test_another_processor_version_or_number_of_threads_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    model = SPPO("MlpPolicy", make_vec_env("CartPole-v1", 1), n_steps=16, batch_size=16)
+    model.save_checkpoint(tmp_path / "here")
+    SPPO.resume(tmp_path / "here")
+    assert not [warning for warning in recwarn if "conditions" in str(warning.message)]
+    elsewhere = {**conditions(), "processor": "an abacus", "torch": "0.1"}
+    monkeypatch.setattr("sppo.checkpoint.model.conditions", lambda: elsewhere)
+    monkeypatch.setattr("sppo.checkpoint.model.th.get_num_threads", lambda: 64)
+    model.save_checkpoint(tmp_path / "there")
+    monkeypatch.undo()
+    with pytest.warns(
+        UserWarning, match="processor: 'an abacus' and .*; threads: '64' and .*; torch: '0.1' and"
+    ):
+        SPPO.resume(tmp_path / "there")
 
 
 def test_looking_at_a_checkpoint_does_not_cut_records(tmp_path: Path) -> None:

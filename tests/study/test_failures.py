@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from sppo.checkpoint import checkpoints, files
+from sppo.records.conditions import conditions
 from sppo.records.parameters import algorithm_settings, defaults
 from sppo.study.execution import Options, execute, record_death
 from tests.study.trained_runs import ENGINES, assert_same_run, complete, small_config, start
@@ -100,6 +101,30 @@ def test_an_interrupted_run_goes_on_exactly(whole: Path, stopped: Path, tmp_path
     assert checkpoints(run / "checkpoints")[0].name == "448_steps.checkpoint"
     assert complete(small_config(), run).status == "completed"
     assert_same_run(whole, run)
+
+
+def test_a_run_that_begins_again_elsewhere_is_recorded_as_made_there(tmp_path: Path) -> None:
+    """Its first attempt did not get to a checkpoint."""
+    assert execute(small_config(), tmp_path, Options(2), stop=lambda: True).status == "interrupted"
+    header = json.loads((tmp_path / "config.json").read_text())
+    here = header["versions"]
+    assert here == conditions()
+    (tmp_path / "config.json").write_text(json.dumps({**header, "versions": {**here, "processor": "abacus"}}))
+    assert execute(small_config(), tmp_path, Options(2)).status == "completed"
+    assert json.loads((tmp_path / "config.json").read_text())["versions"] == here
+
+
+def test_a_run_that_goes_on_elsewhere_says_so(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = iter(range(100))
+    monkeypatch.setattr("sppo.checkpoint.model.conditions", lambda: {"processor": "abacus"})
+    execute(small_config(), tmp_path / "run", Options(2), stop=lambda: next(calls) >= 7)
+    monkeypatch.undo()
+    messages: list[str] = []
+    assert execute(small_config(), tmp_path / "run", Options(2), report=messages.append).status == "completed"
+    assert len(messages) == 1
+    assert "saved under other conditions (processor: 'abacus' and" in messages[0]
 
 
 def test_a_truncated_checkpoint_costs_only_the_steps_since_the_one_before(
