@@ -2,7 +2,8 @@
 
 Adam's averages of a gradient that stays zero (a ReLU that no observation reaches any more) shrink by a
 constant factor at every step. After a thousand steps they are denormal, and Intel's processors compute with
-them many times more slowly. No weight depends on them: they are 1e33 times smaller than Adam's epsilon.
+them many times more slowly. They are 1e33 times smaller than Adam's epsilon: no weight notices, but an exact
+zero, which stays one instead of moving by 1e-36.
 """
 
 from __future__ import annotations

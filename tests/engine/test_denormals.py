@@ -1,4 +1,4 @@
-"""An update does not compute with denormals, changes no weight by that, and leaves the thread as it was."""
+"""An update does not compute with denormals, moves no weight by that, and leaves the thread as it was."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ def _as_before() -> Iterator[None]:
     th.set_flush_denormal(before)
 
 
-def with_a_dead_unit() -> Any:
-    """A model with a hidden unit that no observation has reached so long that its moments are denormal."""
+def with_a_dead_unit(zero: bool = False) -> Any:
+    """A model with a hidden unit that no observation has reached so long that its moments are denormal.
+
+    :param zero: whether its incoming weights are exactly zero
+    """
     model = make_model(policy_kwargs={"activation_fn": nn.ReLU, "net_arch": [8]}, n_epochs=3, engine="fast")
     model.learn(2 * model.n_steps * model.n_envs)
     first = model.policy.mlp_extractor.policy_net[0]
     with th.no_grad():
         first.bias[0] = -1e3
+        first.weight[0] *= not zero
     for parameter, unit in ((first.weight, 0), (first.bias, 0), (model.policy.action_net.weight, (..., 0))):
         model.policy.optimizer.state[parameter]["exp_avg"][unit] = TINY
         model.policy.optimizer.state[parameter]["exp_avg_sq"][unit] = TINY
@@ -59,6 +63,18 @@ def test_a_dead_units_moments_become_zero_and_no_weight_differs(monkeypatch: pyt
     for name in ("exp_avg", "exp_avg_sq"):
         assert denormal(averages[name]) == 0 < denormal(plain_averages[name])
     assert np.array_equal(weights, plain_weights)
+
+
+def test_weights_that_are_exactly_zero_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one difference: with denormals they move, by less than anything can notice."""
+    th.set_flush_denormal(False)
+    weights, _ = updated(with_a_dead_unit(zero=True))
+    monkeypatch.setattr(FastEngine, "update", FastEngine.update.__wrapped__)  # type: ignore[attr-defined]
+    plain_weights, _ = updated(with_a_dead_unit(zero=True))
+    moved = weights != plain_weights
+    assert np.any(moved)
+    assert np.all(weights[moved] == 0)
+    assert np.abs(plain_weights[moved]).max() < 1e-30
 
 
 @pytest.mark.parametrize("mode", [False, True])

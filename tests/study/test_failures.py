@@ -114,9 +114,7 @@ def test_a_run_that_begins_again_elsewhere_is_recorded_as_made_there(tmp_path: P
     assert json.loads((tmp_path / "config.json").read_text())["versions"] == here
 
 
-def test_a_run_that_goes_on_elsewhere_says_so(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_goes_on_elsewhere_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = iter(range(100))
     monkeypatch.setattr("sppo.checkpoint.model.conditions", lambda: {"processor": "abacus"})
     execute(small_config(), tmp_path / "run", Options(2), stop=lambda: next(calls) >= 7)
