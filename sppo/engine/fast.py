@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch as th
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 #: divergence between the policy and itself, computed by two programs in float32
 ROUNDING = 1e-10
+#: the loss of a critic that is trained alone
+SQUARED_ERROR = kernels.Objective(
+    Slope(True, False, math.inf, math.inf, 0.0), math.inf, 0.0, 1.0, False, math.inf
+)
 #: states that go through the policy at once when the divergence is looked at
 _ROWS = 512
 
@@ -71,7 +75,16 @@ class FastEngine:
         """All passes over the model's rollout buffer, on the minibatches of the reference loop."""
         slope = surrogate.compiled()
         assert slope is not None
-        run = CompiledUpdate(model, slope, clip_range_vf, halves, *self.prepare(model.policy))
+        objective = kernels.Objective(
+            slope,
+            clip_range_vf=math.inf if clip_range_vf is None else float(clip_range_vf),
+            ent_coef=float(model.ent_coef),
+            vf_coef=float(model.vf_coef),
+            normalize_advantage=bool(model.normalize_advantage),
+            kl_limit=math.inf if model.target_kl is None else 1.5 * float(model.target_kl) + ROUNDING,
+        )
+        max_norm = float(model.max_grad_norm)
+        run = CompiledUpdate(model, objective, max_norm, halves, *self.prepare(model.policy))
         if surrogate.needs_distributions or halves.budget is not None:
             halves.bound(run.remember_policy())
         fresh_advantages = model.fresh_advantages(finish)
@@ -97,6 +110,18 @@ class FastEngine:
                     kl = measured["approx_kl"][-1]
                     print(f"Early stopping at step {epoch} due to reaching max kl: {kl:.2f}")
                 return
+
+    @denormals_as_zero()
+    def fit_values(self, model: Any, critic: list[th.nn.Parameter], n_passes: int) -> tuple[np.ndarray, int]:
+        """Passes of the critic alone over the model's rollout buffer, by squared error.
+
+        :return: the loss of each minibatch, and how many were left out as not finite
+        """
+        alone = ValuesAlone(critic)
+        run = CompiledUpdate(model, SQUARED_ERROR, math.inf, alone, *self.prepare(model.policy))
+        passes = [one for _ in range(n_passes) for one in run.minibatches()]
+        losses = np.concatenate([measured["value_loss"] for measured, _, _ in passes])
+        return losses, sum(skipped for _, skipped, _ in passes)
 
     def collect(
         self,
@@ -166,34 +191,37 @@ class FastEngine:
         return True
 
 
+class ValuesAlone(NamedTuple):
+    """As :class:`~sppo.algorithms.trust_region.Halves`, of an update in which the actor rests throughout."""
+
+    critic_parameters: list[th.nn.Parameter]
+    apart: bool = True
+    trained: tuple[bool, bool] = (False, True)
+    critic_learning_rate: float | None = None
+    minibatches_to_look: int | None = None
+
+
 class CompiledUpdate:
     """One update: the data in the kernels' types, and the passes over them."""
 
     def __init__(
         self,
-        model: SurrogateAlgorithm,
-        slope: Slope,
-        clip_range_vf: float | None,
-        halves: Halves,
+        model: Any,
+        objective: kernels.Objective,
+        max_grad_norm: float,
+        halves: Halves | ValuesAlone,
         layout: Layout,
         memory: FlatMemory,
     ) -> None:
-        self._model, self._halves, self._layout, self._memory = model, halves, layout, memory
+        self._model, self._objective, self._halves = model, objective, halves
+        self._layout, self._memory = layout, memory
         optimizer = model.policy.optimizer
         memory.bind_optimizer(optimizer)
         group = optimizer.param_groups[0]
         lr, own_lr = float(group["lr"]), halves.critic_learning_rate
         self._adam = kernels.Adam(
             *(lr, lr if own_lr is None else own_lr, float(group["betas"][0]), float(group["betas"][1])),
-            *(float(group["eps"]), float(group["weight_decay"]), float(model.max_grad_norm)),
-        )
-        self._objective = kernels.Objective(
-            slope,
-            clip_range_vf=math.inf if clip_range_vf is None else float(clip_range_vf),
-            ent_coef=float(model.ent_coef),
-            vf_coef=float(model.vf_coef),
-            normalize_advantage=bool(model.normalize_advantage),
-            kl_limit=math.inf if model.target_kl is None else 1.5 * float(model.target_kl) + ROUNDING,
+            *(float(group["eps"]), float(group["weight_decay"]), max_grad_norm),
         )
         critic = {id(parameter) for parameter in halves.critic_parameters}
         parameters = list(model.policy.parameters())

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 import torch as th
-from sb3_contrib import TRPO
 from stable_baselines3.common import logger as sb3_logger
-from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -32,14 +29,13 @@ from sppo.checkpoint import (
 )
 from sppo.checkpoint.model import RESUMPTION, put_back_log
 from sppo.checkpoint.records import cut_events, cut_table
-from sppo.engine.coverage import Unsupported
-from sppo.engine.fast import FastEngine
 from sppo.envs.factory import InProcessVecEnv
 from sppo.envs.generators import capture_generators, restore_generators
 from sppo.parameters import LINEAR
 from sppo.records.config import RunConfig
 from sppo.records.run_files import CHECKPOINTS, EVALUATIONS, RESTARTS, TENSORBOARD, RunWriter
 from sppo.study.mujoco_timers import stop_mujoco_timers
+from sppo.study.trpo import StudyTRPO
 
 if TYPE_CHECKING:
     from sppo.study.execution import Attempt
@@ -110,23 +106,8 @@ def make_vector(config: RunConfig) -> VecEnv:
     )
 
 
-class _TRPO(TRPO):
-    """sb3-contrib's TRPO, with rollouts from our engine where it applies: the same ones to rounding."""
-
-    def collect_rollouts(
-        self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
-    ) -> bool:
-        # A new one each time: TRPO's line search replaces the parameters' memory.
-        engine = FastEngine()
-        try:
-            engine.check(self, halves=None)
-        except Unsupported:
-            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
-        return engine.collect(self, env, callback, rollout_buffer, n_rollout_steps, masks_of=None)
-
-
 def algorithm_class(config: RunConfig) -> type[OnPolicyAlgorithm]:
-    return _TRPO if config.cls == "trpo" else SPPO
+    return StudyTRPO if config.cls == "trpo" else SPPO
 
 
 def make_model(config: RunConfig) -> OnPolicyAlgorithm:
