@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,10 +29,18 @@ class StudyRecords:
         return {status: found[status] for status in STATUSES}
 
     def completed_from(self, directory: Path) -> StudyRecords:
-        """This study, with the completed runs of an earlier report where it has none of its own."""
+        """This study, with the completed runs of an earlier report where it has none of its own.
+
+        A plan says which runs belong to a study; without one, all of the report do.
+        """
         earlier = published.completed_runs(directory)
-        runs = (run if run.status == "completed" else earlier.get(run.hash, run) for run in self.runs)
-        return replace(self, runs=tuple(runs))
+        own = (run if run.status == "completed" else earlier.get(run.hash, run) for run in self.runs)
+        runs = {run.hash: run for run in own}
+        further = earlier.keys() - runs.keys()
+        if self.planned and further:
+            what = f"{len(further)} completed runs of {directory} are not in the plan of this study"
+            warnings.warn(f"{what}, and left out", stacklevel=2)
+        return replace(self, runs=tuple((runs if self.planned else earlier | runs).values()))
 
     def part(self, subset: Subset) -> StudyRecords:
         """The selected runs, and those whose configuration cannot be read, which may be among them."""

@@ -170,8 +170,19 @@ def test_an_earlier_report_completes_a_study(tmp_path: Path) -> None:
     study = read_records(now).completed_from(copy)
     assert [run.status for run in study.runs] == ["completed"] * 4 + ["missing"] * 2
     assert [run.final_return == 7.0 for run in study.runs[:4]] == [False, False, False, True]
+    ours = study.runs[3].hash
     with pytest.raises(FileNotFoundError, match=r"runs\.csv"):
         study.completed_from(tmp_path)
+
+    # What the earlier report alone has is kept, or said to be left out.
+    synthetic.write_plan(now, configs[2:])
+    with pytest.warns(UserWarning, match="2 completed runs of .*copy are not in the plan"):
+        study = read_records(now).completed_from(copy)
+    assert [run.status for run in study.runs] == ["completed"] * 2 + ["missing"] * 2
+    (now / ".study" / "plan.json").unlink()
+    study = read_records(now).completed_from(copy)
+    assert [run.hash for run in study.runs] == [run.hash for run in read_records(copy).runs]
+    assert [run.hash for run in study.runs if run.final_return == 7.0] == [ours]
 
 
 def test_published_evaluations_that_were_cut_are_noticed(tmp_path: Path) -> None:
