@@ -3,7 +3,7 @@
 # and the READMEs' copies. Runs whose records (runs/) are not on this machine are taken from what is already there, so that
 # a clone alone remakes everything that is in git. Further flags select runs, as of `python -m sppo report`:
 #   bash benchmarks/publish.sh million          # or mujoco, robustness
-#   bash benchmarks/publish.sh mujoco --seeds 0:5
+#   bash benchmarks/publish.sh mujoco --seeds 0:5   # leaves out the others for good: their rows go
 set -euo pipefail
 cd "$(dirname "$0")/.."
 part="${1:-}"
