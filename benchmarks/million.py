@@ -285,11 +285,11 @@ def draw(cells: Cells, path: Path) -> None:
             if cell.n > 1:
                 axis.fill_between(steps / 1e6, low, high, color=line.get_color(), alpha=0.12, lw=0)
             counts.append(cell.n)
-            heights += mean.tolist()
+            # The interval of two runs can be ten times as high as all curves.
+            heights += [*mean, *np.minimum(high, 1.6 * mean.max())]
         n = " to ".join(map(str, dict.fromkeys((min(counts), max(counts))))) if counts else "0"
         axis.set_title(f"{env}, n = {n}", fontsize=10)
-        # Not by the intervals: that of two runs can be ten times as high as all curves.
-        axis.set(xlabel="million steps", ylim=(1.1 * min(heights), 1.3 * max(heights) + 1))
+        axis.set(xlabel="million steps", ylim=(1.1 * min(heights), 1.05 * max(heights) + 1))
     axes[0, 0].set_ylabel("return")
     handles = {
         text: handle
