@@ -7,15 +7,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 part="${1:-}"
-results="benchmarks/results/$part" common=(--tensorboard-seeds 0) fresh=()
+results="benchmarks/results/$part" common=(--tensorboard-seeds 0)
 case "$part" in
   million) studies=(million) results=benchmarks/results script=million common+=(--baseline ppo-defaults) ;;
   mujoco)
     studies=(mujoco-500k mujoco-500k-nodecay mujoco-500k-mirror mujoco-500k-symmetric mujoco-1m-ant)
-    script=mujoco_claims
-    # One seed per cell, thinned, of the runs whose event files are here.
-    fresh=(--tensorboard-seeds 1 --tensorboard-thin 25)
-    ;;
+    script=mujoco_claims ;;
   robustness) studies=(robustness-passes robustness-rates robustness-ablation) script=robustness ;;
   *) echo "usage: bash benchmarks/publish.sh million|mujoco|robustness [flags of python -m sppo report]" >&2; exit 2 ;;
 esac
@@ -25,7 +22,7 @@ for study in "${studies[@]}"; do
   out="$results/$study"
   source="$out" flags=("${common[@]}")
   if [ -d "runs/$study" ]; then
-    source="runs/$study" flags+=("${fresh[@]}")
+    source="runs/$study"
     [ ! -f "$out/runs.csv" ] || flags+=(--published "$out")
   elif [ ! -f "$out/runs.csv" ]; then
     continue

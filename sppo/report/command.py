@@ -33,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "runs stand in for those that the study directory does not have")  # fmt: skip
     add("--baseline", action="append", dest="baselines", metavar="LABEL", help="algorithm to compare with; "
         f"may be given several times (default: {', '.join(DEFAULT_BASELINES)})")  # fmt: skip
-    add("--tensorboard-seeds", type=_count, default=5, metavar="N", help="runs per cell in the TensorBoard "
-        "directory, whose pages get slow beyond some hundreds; 0: none (default: %(default)s)")  # fmt: skip
+    add("--tensorboard-seeds", type=_count, default=5, metavar="N", help="runs per cell beside the means "
+        "in the TensorBoard directory; its pages get slow beyond 100s (default: %(default)s)")  # fmt: skip
     add("--tensorboard-thin", type=_count, default=0, metavar="N", help="instead of links to event files, "
         "write N points of the main curves of each run, small enough for git")  # fmt: skip
     add_subset(parser)
@@ -65,14 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     _write_files(study, summary, out, provenance)
     print(_text(study, summary))
     print(f"\n{shown_path(out / 'report.html')}: figures, tables and the runs that are not in the means")
+    logdir = shown_path(out / "tensorboard")
+    try:
+        build_logdir(summary.cells, out / "tensorboard", args.tensorboard_seeds, args.tensorboard_thin)
+    except (FileExistsError, ModuleNotFoundError) as error:
+        print(f"no TensorBoard directory: {error}", file=sys.stderr)
+        return 0
+    print(f"tensorboard --logdir {logdir}/means  # algorithms side by side: Custom Scalars")
     if args.tensorboard_seeds:
-        logdir = shown_path(out / "tensorboard")
-        try:
-            build_logdir(summary.cells, out / "tensorboard", args.tensorboard_seeds, args.tensorboard_thin)
-        except (FileExistsError, ModuleNotFoundError) as error:
-            print(f"no TensorBoard directory: {error}", file=sys.stderr)
-            return 0
-        print(f"tensorboard --logdir {logdir}/means  # algorithms side by side: Custom Scalars")
         print(f"tensorboard --logdir {logdir}/runs   # every run: Time Series, HParams")
     return 0
 

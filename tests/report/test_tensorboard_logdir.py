@@ -13,6 +13,7 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 
 from sppo.records.studies import read_records
 from sppo.report.cells import build_cells
+from sppo.report.command import main as report
 from sppo.report.tensorboard import build_logdir, read_scalars, scalar, write_events
 from tests.records import synthetic_study as synthetic
 
@@ -85,6 +86,22 @@ def test_means_are_of_all_completed_runs(study: Path) -> None:
     scalars = read_scalars(out / "means" / "sppo", names)
     np.testing.assert_allclose(scalars[names[0]].values, cell.curves[1].mean(axis=0), rtol=1e-6)
     assert (scalars[names[1]].values < scalars[names[2]].values).all()
+
+
+@pytest.mark.usefixtures("_sheets_left_blank")
+def test_a_report_without_runs_makes_the_means_anew(study: Path) -> None:
+    """Curves of an earlier report would stay beside tables that have gone on."""
+    tag, out = "Hopper-v5/m=10,eps=0.1/return", study / "report" / "tensorboard"
+    means = []
+    for flags in (["--tensorboard-seeds", "1"], ["--tensorboard-seeds", "0", "--seeds", "0:2"]):
+        assert report([str(study), *flags]) == 0
+        means.append(read_scalars(out / "means" / "sppo", [tag])[tag].values)
+    (cell,) = [
+        c for c in build_cells(read_records(study).runs) if c.label == "sppo" and c.setting.clip_range == 0.1
+    ]
+    returns = cell.curves[1]
+    np.testing.assert_allclose(means, [returns.mean(axis=0), returns[:2].mean(axis=0)], rtol=1e-6)
+    assert not (out / "runs").exists()
 
 
 def test_layout_has_a_chart_per_environment_and_setting(study: Path) -> None:
