@@ -56,9 +56,10 @@ def with_parameters_of_surrogates(monkeypatch: pytest.MonkeyPatch) -> None:
 CODES = [plain, with_parameters_of_classes, with_parameters_of_surrogates]
 
 
-def test_there_are_as_many_as_there_were() -> None:
+def test_no_published_run_was_lost() -> None:
+    """Studies go on, so there may be more."""
     completed = [row for path in PUBLISHED for row in rows(path) if row["status"] == "completed"]
-    assert len(completed) == 454
+    assert len(completed) >= 630
 
 
 @pytest.mark.parametrize("code", CODES)
