@@ -162,11 +162,12 @@ def in_full(cells: Cells) -> Table:
         for label in labels_of(cells):
             if (cell := cells.get((env, label))) is None:
                 continue
-            minutes = float(np.median([run.wall_seconds for run in cell.completed])) / 60
+            # Other runs were made on slower machines, or beside other work.
+            minutes = min(run.wall_seconds for run in cell.completed) / 60
             numbers = (shown(cell.mean), shown(cell.iqm), number(best_over_training(cell)))
             rows.append((env, title_of(label), str(cell.n), *numbers, f"{minutes:.1f}"))
     header = ("environment", "recipe", "n", "mean, 95 % interval", "IQM, 95 % interval",
-              "best over training", "minutes per run")  # fmt: skip
+              "best over training", "minutes, fastest run")  # fmt: skip
     return header, rows
 
 
