@@ -249,7 +249,7 @@ def goals(cells: Cells) -> Table:
 
     return ("goal", "wanted", "found", "runs of ours per environment"), [
         row("first by IQM among the PPO recipes", "4 of 5", first, rivals),
-        row("final mean above every published PPO number at 1M steps, Tianshou's best included", "3 of 5",
+        row("final mean above the PPO numbers at 1M steps of all sources below, Tianshou's best included", "3 of 5",
             above, against),
         row("the same, by more than the mean's 95 % interval", "", surely, against),
     ]  # fmt: skip
