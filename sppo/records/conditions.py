@@ -9,7 +9,12 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-_PACKAGES = ("sppo", "torch", "stable_baselines3", "sb3_contrib", "gymnasium", "mujoco", "numpy")
+#: SciPy brings the BLAS and Numba the compiler of the engine
+_PACKAGES = ("sppo", "torch", "stable_baselines3", "sb3_contrib", "gymnasium", "mujoco", "numpy",
+             "scipy", "numba")  # fmt: skip
+
+#: of /proc/cpuinfo on x86, and what they are called here
+_GENERATION = {"cpu family": "family", "model": "model"}
 
 
 @cache
@@ -23,10 +28,15 @@ def conditions() -> dict[str, str]:
 
 
 def processor_name() -> str:
-    """Float32 sums are made in an order that depends on it."""
+    """Float32 sums are made in an order that depends on it.
+
+    With its generation where that is told: on virtual machines, a maker's processors may share one name.
+    """
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
     except OSError:
         lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    told = {name.strip(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
+    name = told.get("model name") or platform.processor() or platform.machine()
+    details = [f"{what} {told[key]}" for key, what in _GENERATION.items() if key in told]
+    return f"{name} ({', '.join(details)})" if details else name
