@@ -1,9 +1,11 @@
 """What the published MuJoCo runs say about the paper's claims, each with an interval.
 
-    python -m benchmarks.mujoco_claims
+    python -m benchmarks.mujoco_claims [STUDY ...]
 
 Reads the CSV files of the reports below ``benchmarks/results/mujoco``, writes ``claims.md`` beside them, and
-puts the tables that the two READMEs show between their markers, see :mod:`benchmarks.pages`.
+puts the tables that the two READMEs show between their markers, see :mod:`benchmarks.pages`. How far updates
+went is in event files, which are not in git: given study directories, what their runs say is put into
+``update_distances.csv`` first.
 
 What a difference is, and when a claim holds, is in :mod:`benchmarks.mujoco_verdicts`.
 """
@@ -11,6 +13,8 @@ What a difference is, and when a claim holds, is in :mod:`benchmarks.mujoco_verd
 from __future__ import annotations
 
 import csv
+import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,13 +34,15 @@ from benchmarks.mujoco_verdicts import (
     verdicts,
 )
 from benchmarks.pages import ROOT, Table, fill_readmes, page_of
-from sppo.report.cells import Cell, grouped, seeds_of
+from sppo.records.run_files import TENSORBOARD
+from sppo.records.studies import read_records
+from sppo.report.cells import Cell, grouped, order_environments, seeds_of
 from sppo.report.labels import order_labels
 from sppo.report.provenance import seeds_text
 from sppo.report.statistics import Estimate, mean_estimate, probability_of_improvement
 from sppo.report.summary import Bounds, normalisation_bounds
 from sppo.report.tables import number, shown, write_csv
-from sppo.report.tensorboard import read_scalars, run_name
+from sppo.report.tensorboard import read_scalars
 
 SCRIPT = "mujoco_claims"
 RESULTS = ROOT / "benchmarks" / "results" / "mujoco"
@@ -58,10 +64,11 @@ LITERATURE = {
     },
     "Spinning Up": {"Ant": "650", "HalfCheetah": "1670", "Hopper": "1850", "Walker2d": "1230"},
 }
-#: medians of ``train/approx_kl`` over the training of one run per cell; its event files are not published
+#: medians of ``train/approx_kl`` over the training of a run; the event files are not published
 DISTANCES = "mujoco-500k/update_distances.csv"
 
 _KL = "train/approx_kl"
+_DISTANCES_HEADER = ("hash", "env", "algorithm", "m", "epsilon", "seed", "approx_kl")
 
 
 def inventory(studies: dict[str, Runs]) -> Table:
@@ -158,33 +165,45 @@ def without_decay(runs: Runs, plain: Runs) -> Table:
     return header, rows
 
 
+def read_distances(directories: Iterable[Path], root: Path) -> None:
+    """Put what the event files of these studies say beside what is published already."""
+    found = {row[0]: row for row in published_distances(root)}
+    for run in (run for directory in directories for run in read_records(directory).runs):
+        curves = read_scalars(run.path / TENSORBOARD, [_KL]) if run.path and run.status == "completed" else {}
+        if _KL in curves:
+            setting = run.parameters["n_epochs"], run.parameters["clip_range"]
+            values = (run.hash, run.env, run.algorithm, *setting, run.seed)
+            found[run.hash] = (*map(str, values), f"{np.median(curves[_KL].values):.4g}")
+    ordered = sorted(found.values(), key=lambda row: row[1:])
+    write_csv(root / DISTANCES, _DISTANCES_HEADER, ordered)
+
+
+def published_distances(root: Path) -> list[tuple[str, ...]]:
+    """A row for each run, as published."""
+    if not (root / DISTANCES).is_file():
+        return []
+    with (root / DISTANCES).open(encoding="utf-8", newline="") as file:
+        return [tuple(row) for row in list(csv.reader(file))[1:]]
+
+
 def distance_of_updates(runs: Runs, root: Path) -> Table:
     """How far an update takes the policy: the divergence in its last pass."""
-    found = published_distances(root / DISTANCES)
-    for key, cell in runs.cells.items():
-        # the event files are not in git: what they said is kept in the CSV file
-        folders = [root / STUDIES[0] / "tensorboard" / "runs" / run_name(cell, run) for run in cell.runs]
-        curves = [read_scalars(folder, [_KL]) for folder in folders if folder.is_dir()]
-        medians = [float(np.median(curve[_KL].values)) for curve in curves if _KL in curve]
-        if medians:
-            found[tuple(map(str, key[:4]))] = f"{np.mean(medians):.2g}"
-    if found:
-        header = ("env", "algorithm", "m", "epsilon", "approx_kl")
-        write_csv(root / DISTANCES, header, [(*key, text) for key, text in found.items()])
-    settings = sorted({key[2:4] for key in runs.cells}) if found else []
-    rows = [
-        (env, runs.title(label), *(found.get((env, label, str(m), str(clip)), "–") for m, clip in settings))
-        for env, label in dict.fromkeys(key[:2] for key in runs.cells if found)
-    ]
-    return ("environment", "algorithm", *(f"m = {m}, ε = {clip}" for m, clip in settings)), rows
-
-
-def published_distances(path: Path) -> dict[tuple[str, ...], str]:
-    """Environment, label, m and epsilon -> the median, as published."""
-    if not path.is_file():
-        return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        return {tuple(key): text for *key, text in list(csv.reader(file))[1:]}
+    cells = grouped(published_distances(root), lambda row: row[1:5])
+    settings = sorted({(float(m), float(clip)) for _, _, m, clip in cells})
+    texts = {
+        (env, label, float(m), float(clip)): f"{float(f'{np.mean([float(row[-1]) for row in own]):.2g}'):g}"
+        for (env, label, m, clip), own in cells.items()
+    }
+    seeds = grouped(cells, lambda key: key[:2])
+    rows = []
+    for env in order_environments(env for env, _ in seeds):
+        for label in order_labels(label for other, label in seeds if other == env):
+            counts = sorted({len(cells[key]) for key in seeds[env, label]})
+            n = "–".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+            found = (texts.get((env, label, *setting), "–") for setting in settings)
+            rows.append((env, runs.title(label), n, *found))
+    header = ("environment", "algorithm", "runs per setting")
+    return (*header, *(f"m = {m:g}, ε = {clip:g}" for m, clip in settings)), rows
 
 
 def settings_ranked(runs: Runs, bounds: Bounds) -> Table:
@@ -283,7 +302,7 @@ def all_tables(root: Path) -> dict[str, Table]:
     runs = runs.with_longer(longer)
     bounds = normalisation_bounds(runs.cells.values())
     whole, plain_whole = replace(runs, whole=True), replace(plain, whole=True)
-    distances = "How far updates go (median of `train/approx_kl` over training, one run per cell)"
+    distances = "How far updates go (median of `train/approx_kl` over training)"
     lead = "Lead over PPO at each setting (scaled returns, mean over environments)"
     plain_growth = "(c) Does the lead grow with m and with ε, without decay and clipping?"
     tables = {
@@ -312,6 +331,8 @@ def all_tables(root: Path) -> dict[str, Table]:
 
 def main() -> None:
     """Write the tables."""
+    if studies := sys.argv[1:]:
+        read_distances(map(Path, studies), RESULTS)
     tables = all_tables(RESULTS)
     text = page_of("Claim by claim", SCRIPT, tables)
     (RESULTS / "claims.md").write_text(text, encoding="utf-8")

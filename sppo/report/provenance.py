@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import shlex
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,8 @@ from sppo.report.cells import AXES, Cell, grouped
 class Provenance:
     """What every figure and table carries.
 
-    :param versions: what the runs recorded; a package that changed between runs has all of its versions
+    :param versions: what the runs recorded; a package that changed between runs has all of its versions, and
+        one that some did not record is unknown too
     :param programs: what the report is made with
     :param study_file: path of the study's file, for commands that run its cells again; empty without one
     """
@@ -34,11 +34,11 @@ class Provenance:
 
 
 def collect(command: str, runs: Sequence[Run], study_file: str = "") -> Provenance:
-    found: dict[str, set[str]] = defaultdict(set)
-    for run in runs:
-        for package, version in run.versions.items():
-            found[package].add(str(version))
-    parts = [f"{package} {'/'.join(sorted(versions))}" for package, versions in sorted(found.items())]
+    recorded = [run.versions for run in runs if run.versions]
+    parts = [
+        f"{name} {'/'.join(sorted({str(versions.get(name, 'unknown')) for versions in recorded}))}"
+        for name in sorted({name for versions in recorded for name in versions})
+    ]
     revisions = sorted({run.git_revision[:12] for run in runs if run.git_revision})
     if revisions:
         more = f" and {len(revisions) - 3} more" if len(revisions) > 3 else ""

@@ -16,7 +16,7 @@ from sppo.report.cells import build_cells
 from sppo.report.provenance import collect, shown_path
 from sppo.report.summary import summarise
 from sppo.report.tables import write_tables
-from sppo.report.tensorboard import run_name, scalar, write_events
+from sppo.report.tensorboard import scalar, write_events
 from tests.records import synthetic_study as synthetic
 
 
@@ -249,16 +249,31 @@ def test_published_reports_come_out_of_the_committed_files(
         assert path.read_bytes() == (directory / path.name).read_bytes(), path.name
 
 
-def test_distances_are_kept_where_their_event_files_are_not(root: Path) -> None:
-    """Only the medians are published: without the event files the table says the same."""
-    runs = claims.Runs.load("mujoco-500k", root)
-    cell = runs.cells["Hopper-v5", "sppo", 10, 0.3, None]
-    folder = root / "mujoco-500k" / "tensorboard" / "runs" / run_name(cell, cell.runs[0])
-    folder.mkdir(parents=True)
-    values = [(step, scalar("train/approx_kl", 0.01 * step)) for step in (1, 2, 30)]
-    write_events(folder / "events.out.tfevents.1.thinned", values)
-    before = claims.distance_of_updates(runs, root)
-    (row,) = [row for row in rows(before) if row["environment"] == "Hopper-v5" and row["algorithm"] == "sPPO"]
-    assert (row["m = 10, ε = 0.3"], row["m = 10, ε = 0.1"]) == ("0.02", "–")
-    shutil.rmtree(root / "mujoco-500k" / "tensorboard")
-    assert claims.distance_of_updates(runs, root) == before
+def test_distances_are_the_medians_of_event_files_and_stay_when_these_are_gone(root: Path) -> None:
+    """Mean over a cell's runs of their medians; a second reading replaces a run's own row alone."""
+    runs, studies = claims.Runs.load("mujoco-500k", root), [root / "records" / "mujoco-500k"]
+    (root / claims.DISTANCES).unlink(missing_ok=True)
+    assert claims.distance_of_updates(runs, root)[1] == []
+
+    def write(values: dict[int, float]) -> None:
+        """The last value of each run's log, seed by seed, of one cell."""
+        for run in read_records(studies[0]).runs:
+            wanted = ("Hopper-v5", "sppo", 10, 0.3)
+            setting = run.parameters["n_epochs"], run.parameters["clip_range"]
+            if (run.env, run.algorithm, *setting) == wanted and run.seed in values and run.path:
+                points = [1.0, 2.0, values[run.seed], 9999.0, 9999.0]
+                events = [(step, scalar("train/approx_kl", value)) for step, value in enumerate(points)]
+                write_events(run.path / "tensorboard" / "events.out.tfevents.1.own", events)
+
+    write({0: 500.0, 1: 2000.0})
+    claims.read_distances(studies, root)
+    (row,) = rows(claims.distance_of_updates(runs, root))
+    place = {"environment": "Hopper-v5", "algorithm": "sPPO"}
+    assert row == {**place, "runs per setting": "2", "m = 10, ε = 0.3": "1200"}
+    for path in studies[0].glob("*/tensorboard"):
+        shutil.rmtree(path)
+    write({1: 700.0})
+    claims.read_distances(studies, root)
+    (row,) = rows(claims.distance_of_updates(runs, root))
+    assert row["m = 10, ε = 0.3"] == "600"
+    assert len(claims.published_distances(root)) == 2

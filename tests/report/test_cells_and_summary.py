@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from sppo.records.runs import Run
 from sppo.records.studies import read_records
 from sppo.report.cells import Setting, build_cells, looks_of, order_environments, seeds_of
 from sppo.report.labels import looks, order_labels, title_of
-from sppo.report.provenance import seeds_text
+from sppo.report.provenance import collect, seeds_text
 from sppo.report.summary import Comparison, Summary, summarise
 from sppo.surrogates import REGISTRY, Surrogate
 from tests.records import synthetic_study as synthetic
@@ -129,6 +130,12 @@ def test_a_label_with_runs_of_several_kinds_is_called_by_itself(tmp_path: Path) 
 def test_seeds_are_contracted() -> None:
     assert seeds_text([5, 0, 1, 2, 3, 7, 8]) == "0-3, 5, 7, 8"
     assert seeds_text([]) == ""
+
+
+def test_what_some_runs_did_not_record_is_not_said_of_all() -> None:
+    told = [{"torch": "2.13.0", "processor": "an abacus"}, {"torch": "2.13.0"}, {}]
+    runs = [Run(str(number), {}, "completed", versions=versions) for number, versions in enumerate(told)]
+    assert collect("report", runs).versions == "processor an abacus/unknown, torch 2.13.0"
 
 
 def test_final_returns_of_completed_runs_only(tmp_path: Path) -> None:
