@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.pages import ROOT, Table, fill_readmes, page_of
 from sppo.records.published import is_published, read_runs
 from sppo.records.runs import Run
-from sppo.report.cells import Cell, build_cells
+from sppo.report.cells import Cell, build_cells, span
 from sppo.report.statistics import difference, mean_estimate, mean_interval
 from sppo.report.tables import number, shown
 
@@ -200,11 +200,11 @@ def beside_published(cells: Cells) -> Table:
     rows = []
     for label in labels_of(cells):
         own = [cells.get((env, label)) for env in ENVIRONMENTS]
-        counts = sorted({cell.n for cell in own if cell})
+        counts = [cell.n for cell in own if cell]
         if not counts:
             continue
-        seeds = f"-v5, {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seed"
-        seeds += "s" if counts[-1] > 1 else ""
+        seeds = f"-v5, {span(counts)} seed"
+        seeds += "s" if max(counts) > 1 else ""
         final = [f"{number(cell.mean.value)}{_spread(cell)}" if cell else "–" for cell in own]
         rows.append((f"{title_of(label)}, here", seeds, *final))
         best = [number(best_over_training(cell)) if cell else "–" for cell in own]
@@ -242,10 +242,9 @@ def goals(cells: Cells) -> Table:
             surely += [env] if mine.mean.low > bar else []
 
     def row(goal: str, wanted: str, met: list[str], possible: list[str]) -> tuple[str, ...]:
-        counts = sorted({cells[env, OURS].n for env in possible})
-        n = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else "".join(map(str, counts))
+        n = span([cells[env, OURS].n for env in possible])
         names = f" ({', '.join(map(_base, met))})" if met else ""
-        return goal, wanted, f"{len(met)} of {len(possible)}{names}", n or "0"
+        return goal, wanted, f"{len(met)} of {len(possible)}{names}", n
 
     published = "final mean above the PPO numbers at 1M steps of all sources below, Tianshou's best included"
     return ("goal", "wanted", "found", "runs of ours per environment"), [
@@ -288,8 +287,7 @@ def draw(cells: Cells, path: Path) -> None:
             counts.append(cell.n)
             # The interval of two runs can be ten times as high as all curves.
             heights += [*mean, *np.minimum(high, 1.6 * mean.max())]
-        n = " to ".join(map(str, dict.fromkeys((min(counts), max(counts))))) if counts else "0"
-        axis.set_title(f"{env}, n = {n}", fontsize=10)
+        axis.set_title(f"{env}, n = {span(counts)}", fontsize=10)
         axis.set(xlabel="million steps", ylim=(1.1 * min(heights), 1.05 * max(heights) + 1))
     axes[0, 0].set_ylabel("return")
     handles = {

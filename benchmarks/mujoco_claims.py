@@ -36,7 +36,7 @@ from benchmarks.mujoco_verdicts import (
 from benchmarks.pages import ROOT, Table, fill_readmes, page_of
 from sppo.records.run_files import TENSORBOARD
 from sppo.records.studies import read_records
-from sppo.report.cells import Cell, grouped, order_environments, seeds_of
+from sppo.report.cells import Cell, grouped, order_environments, seeds_of, span
 from sppo.report.labels import order_labels
 from sppo.report.provenance import seeds_text
 from sppo.report.statistics import Estimate, mean_estimate, probability_of_improvement
@@ -95,10 +95,10 @@ def in_every_environment(runs: Runs) -> Table:
             sides = [
                 [list(runs.results(env, name, s).values()) for s in settings] for name in (label, BASELINE)
             ]
-            counts = sorted({len(one) for side in sides for one in side})
+            counts = [len(one) for side in sides for one in side]
             means = [float(np.mean([np.mean(one) for one in side])) for side in sides]
             rows.append((
-                env, runs.title(label), "–".join(str(n) for n in dict.fromkeys((counts[0], counts[-1]))),
+                env, runs.title(label), span(counts, "–"),
                 str(len(settings)), number(means[1]), number(means[0]), over(gaps), better_in(gaps),
                 shown(probability_of_improvement(sides[0], sides[1]), 2),
             ))  # fmt: skip
@@ -194,12 +194,11 @@ def distance_of_updates(runs: Runs, root: Path) -> Table:
         (env, label, float(m), float(clip)): f"{float(f'{np.mean([float(row[-1]) for row in own]):.2g}'):g}"
         for (env, label, m, clip), own in cells.items()
     }
-    seeds = grouped(cells, lambda key: key[:2])
+    lines = grouped(cells, lambda key: key[:2])
     rows = []
-    for env in order_environments(env for env, _ in seeds):
-        for label in order_labels(label for other, label in seeds if other == env):
-            counts = sorted({len(cells[key]) for key in seeds[env, label]})
-            n = "–".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    for env in order_environments(env for env, _ in lines):
+        for label in order_labels(label for other, label in lines if other == env):
+            n = span([len(cells[key]) for key in lines[env, label]], "–")
             found = (texts.get((env, label, *setting), "–") for setting in settings)
             rows.append((env, runs.title(label), n, *found))
     header = ("environment", "algorithm", "runs per setting")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -127,6 +127,11 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found
+
+
+def span(counts: Collection[int], to: str = " to ") -> str:
+    """``5``, or ``2 to 5``: the smallest and the largest of them; ``0`` for none."""
+    return to.join(map(str, dict.fromkeys((min(counts), max(counts))))) if counts else "0"
 
 
 def not_there(cells: Iterable[Cell]) -> str:

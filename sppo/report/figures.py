@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sppo.report.cells import Cell, grouped, not_there, order_key, seeds_of
+from sppo.report.cells import Cell, grouped, not_there, order_key, seeds_of, span
 from sppo.report.labels import Dashes, Look
 from sppo.report.plots import INK, Draw, Plot
 from sppo.report.statistics import FEW_RUNS, Array, Estimate, mean_interval
@@ -235,9 +235,9 @@ def _limits(cells: Sequence[Cell]) -> tuple[float, float] | None:
 
 def _runs_text(cells: Sequence[Cell]) -> str:
     """How many runs the lines stand for, and which runs are not there."""
-    counts = sorted({cell.n for cell in cells if cell.n})
-    text = f"Runs per line: {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))}."
-    text += " One run has no interval." if counts[0] == 1 else ""
+    counts = [cell.n for cell in cells if cell.n]
+    text = f"Runs per line: {span(counts)}."
+    text += " One run has no interval." if 1 in counts else ""
     if lost := not_there(cells):
         completed, planned = sum(cell.n for cell in cells), sum(len(cell.runs) for cell in cells)
         text += f" {completed} of {planned} planned runs are completed ({lost})."

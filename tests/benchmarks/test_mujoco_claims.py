@@ -256,7 +256,7 @@ def test_distances_are_the_medians_of_event_files_and_stay_when_these_are_gone(r
     assert claims.distance_of_updates(runs, root)[1] == []
 
     def write(values: dict[int, float]) -> None:
-        """The last value of each run's log, seed by seed, of one cell."""
+        """Logs of one cell's runs, with these medians by seed."""
         for run in read_records(studies[0]).runs:
             wanted = ("Hopper-v5", "sppo", 10, 0.3)
             setting = run.parameters["n_epochs"], run.parameters["clip_range"]
